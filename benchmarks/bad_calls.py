@@ -278,7 +278,7 @@ def saved(folder):
     from splitnet.core.cluster import Cluster
     from splitnet.core.costs import (
         CallSeconds,
-        Measured,
+        Costs,
         UpdateSeconds,
         save_costs,
     )
@@ -315,7 +315,7 @@ def saved(folder):
     files = ("graph", "plan", "workload", "broken", "placement", "costs")
     paths |= {name: str(folder / f"{name}.json") for name in files}
     find_plan(graph, box, time_limit=0.1).save(paths["plan"])
-    table = Measured(
+    table = Costs(
         (CallSeconds("left", "gpu", 0.5, 1.0),),
         (UpdateSeconds("gpu", 1e9),),
         box.links,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster
@@ -16,8 +16,8 @@ from splitnet.core.net import Net
 from splitnet.core.plan import (
     NESTED,
     Plan,
-    PlanArguments,
     PlanOptions,
+    ScoreOptions,
     StrategyComparison,
 )
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def plan(
     source: "Net | keras.Model | Graph",
     cluster: Cluster | None = None,
-    **options: Unpack[PlanArguments],
+    **options: Annotated[Any, PlanOptions],
 ) -> Plan:
     """Choose a device for every part of a model; builds nothing and runs nothing.
 
@@ -38,6 +38,8 @@ def plan(
         source: a `Net`, a Keras model, a function without arguments that builds one,
             whose weights need no memory then, or a `Graph`.
         cluster: the machine to plan for; None means this one, `local_cluster()`.
+
+        **options: as follows.
 
     Keyword Args:
         batch: samples per step, 32. A `Graph` has its own.
@@ -91,8 +93,7 @@ def plan(
 
     on_progress = options.pop("on_progress", None) or notebook_progress()
     asked = PlanOptions(**options, on_progress=on_progress)
-    source = _resolved(source, asked.pins)
-    graph, cluster, asked = _read(source, cluster, asked)
+    source, graph, cluster, asked = _read(source, cluster, asked)
     if asked.strategy is None:
         return plan_placement(graph, cluster, asked, lambda: _limits(source, asked))
     return plan_strategy(graph, cluster, asked, _limits(source, asked))
@@ -101,7 +102,7 @@ def plan(
 def compare_strategies(
     source: "Plan | Net | keras.Model | Graph",
     cluster: Cluster | None = None,
-    **options: Unpack[PlanArguments],
+    **options: Annotated[Any, PlanOptions],
 ) -> StrategyComparison:
     """Compare one device, branches, towers and pipelines: a row for each.
 
@@ -131,22 +132,31 @@ def compare_strategies(
     from splitnet.planner.strategies.auto import strategies_of
 
     chosen = PlanOptions(**{"strategy": "auto", **options})
-    source = _resolved(source, chosen.pins)
-    return strategies_of(*_read(source, cluster, chosen), _limits(source, chosen))
+    source, graph, cluster, chosen = _read(source, cluster, chosen)
+    return strategies_of(graph, cluster, chosen, _limits(source, chosen))
 
 
 def _read(
     source: Any, cluster: Cluster | None, options: PlanOptions
-) -> tuple[Graph, Cluster, PlanOptions]:
-    """The graph, the machine, and the options with everything looked up."""
+) -> tuple[Any, Graph, Cluster, PlanOptions]:
+    """The source, its graph, the machine, and the options with everything looked up.
+
+    A function is called once: layers of a second model would have other names.
+    """
     if cluster is None:
         from splitnet.tf.runtime.devices import local_cluster
 
         cluster = local_cluster()
     graph, pins = source, options.pins
+    if pins == "as_built":
+        from splitnet.tf.placement.targets import check_built
+
+        check_built(source)
     if not isinstance(source, Graph):
         from splitnet.tf.reading.read import read
+        from splitnet.tf.reading.source import resolved
 
+        source = source if isinstance(source, Net) else resolved(source)
         how = {"nested": options.nested, "training": options.training}
         graph = read(source, options.batch, **how)
     if pins == "as_built":
@@ -163,20 +173,7 @@ def _read(
         pins=pins,
         regroup=options.regroup or not isinstance(source, Net | Graph),
     )
-    return graph, cluster, known
-
-
-def _resolved(source: Any, pins: Any) -> Any:
-    """The source, a function called once: layers of a second model have other names."""
-    if pins == "as_built":
-        from splitnet.tf.placement.targets import check_built
-
-        check_built(source)
-    if isinstance(source, Net | Graph):
-        return source
-    from splitnet.tf.reading.source import resolved
-
-    return resolved(source)
+    return source, graph, cluster, known
 
 
 def _limits(source: Any, options: PlanOptions) -> "Limits":
@@ -203,7 +200,7 @@ def _limits(source: Any, options: PlanOptions) -> "Limits":
 def place(
     source: "Net | keras.Model",
     cluster: Cluster | None = None,
-    **options: Unpack[PlanArguments],
+    **options: Annotated[Any, PlanOptions],
 ) -> "keras.Model":
     """Read, plan and emit in one line; `plan_of(model)` returns the plan.
 
@@ -226,13 +223,7 @@ def score(
     source: "Net | keras.Model | Graph",
     cluster: Cluster,
     device_of: Mapping[str, str] | Plan,
-    *,
-    batch: int = 32,
-    objective: str = "latency",
-    costs: Any = None,
-    optimizer: Any = "adam",
-    training: bool = True,
-    nested: Annotated[str, NESTED] = "expand",
+    **options: Annotated[Any, ScoreOptions],
 ) -> Plan:
     """Evaluate a given placement: the figures of a plan, without a search.
 
@@ -242,30 +233,18 @@ def score(
         device_of: names of parts, calls or layers, ranges of calls such as "a .. b",
             or patterns -> device; together they name every part. Or another plan, or
             its `device_of`.
-        batch: as in `plan`.
-        objective: as in `plan`.
-        costs: as in `plan`.
-        optimizer: as in `plan`.
-        training: as in `plan`.
-        nested: as in `read`.
+        **options: `batch`, `objective`, `costs`, `optimizer`, `training` and `nested`,
+            as in `plan`.
 
     Raises:
         DeclarationError: a part is missing or unknown.
         DeviceError: a device is not in the cluster.
     """
-    from splitnet.planner.analysis import with_verdict
-    from splitnet.planner.evaluate import score as score_graph
+    from splitnet.planner import analysis, evaluate
 
-    options = PlanOptions(
-        batch=batch,
-        objective=objective,
-        costs=costs,
-        optimizer=optimizer,
-        training=training,
-        nested=nested,
-    )
-    graph, cluster, options = _read(source, cluster, options)
-    return with_verdict(score_graph(graph, cluster, device_of, options))
+    _, graph, cluster, known = _read(source, cluster, PlanOptions(**options))
+    plan = evaluate.score(graph, cluster, device_of, known)
+    return analysis.with_verdict(plan)
 
 
 def largest_batch(
@@ -311,6 +290,6 @@ def largest_batch(
         fixed = fixed_batches(source)
     if fixed:
         options, most = replace(options, batch=fixed[0]), fixed[0]
-    graph, cluster, options = _read(source, cluster, options)
+    _, graph, cluster, options = _read(source, cluster, options)
     found = what_if.largest_batch(graph, cluster, device_of, options, most)
     return 0 if fixed and found < most else found

@@ -58,8 +58,17 @@ class PlacementCallback(keras.callbacks.Callback):
         """Write the plan, and prepare the audit of the first step."""
         plan = plan_of(self.model)
         self._watching.close()  # of a training that broke off in its first step
-        self._writer = _EventWriter(self._folder)
-        self._write_plan(plan)
+        self._writer = tf.summary.create_file_writer(str(self._folder))
+        self._write("plan", table(plan, width=100), 0)
+        page = report(plan, self._folder / "report.html")
+        self._write("report", f"{page.name}, beside these event files", 0)
+        self._draw("placement", plan, 0)
+        self._draw("timeline", plan.timeline, 0)
+        self._write("planned/step_seconds", plan.seconds, 0)
+        for device, memory in plan.memory.items():
+            self._write(f"planned/memory_bytes/{device}", memory.total, 0)
+        for device, seconds in plan.timeline.compute_seconds.items():
+            self._write(f"planned/compute_seconds/{device}", seconds, 0)
         self.model.make_train_function(force=True)
         self._finish_audit = self._watching.enter_context(watching(self.model))
 
@@ -73,9 +82,10 @@ class PlacementCallback(keras.callbacks.Callback):
             self._steps += self.model.steps_per_execution
             return
         self._watching.close()
-        finish, self._finish_audit = self._finish_audit, None
-        self.audit = finish()
-        self._write_audit(self.audit)
+        self.audit, self._finish_audit = self._finish_audit(), None
+        self._write("audit", table(self.audit, width=100), 1)
+        self._write("audit/findings", len(self.audit.findings), 1)
+        self._draw("placement", self.audit, 1)
         # Tracing, reading graphs and drawing do not count as step time.
         self._began, self._steps = time.perf_counter(), 0
 
@@ -83,42 +93,40 @@ class PlacementCallback(keras.callbacks.Callback):
         """Write the seconds per step and the memory peaks."""
         if self._steps:
             seconds = (time.perf_counter() - self._began) / self._steps
-            self._writer.scalar("measured/step_seconds", seconds, step=epoch)
+            self._write("measured/step_seconds", seconds, epoch)
         for device in plan_of(self.model).cluster.of_kind("gpu"):
             if not (device.stand_in or device.host):  # a GPU of this process
                 info = tf.config.experimental.get_memory_info(device.target)
-                tag = f"measured/memory_bytes/{device.name}"
-                self._writer.scalar(tag, info["peak"], step=epoch)
+                self._write(f"measured/memory_bytes/{device.name}", info["peak"], epoch)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Close the event file."""
         self._watching.close()
         self._writer.close()
 
-    def _write_plan(self, plan: Plan) -> None:
-        self._writer.text("plan", table(plan, width=100), step=0)
-        page = report(plan, self._folder / "report.html")
-        self._writer.text("report", f"{page.name}, beside these event files", step=0)
-        self._draw("placement", plan, step=0)
-        self._draw("timeline", plan.timeline, step=0)
-        self._writer.scalar("planned/step_seconds", plan.seconds, step=0)
-        for device, memory in plan.memory.items():
-            tag = f"planned/memory_bytes/{device}"
-            self._writer.scalar(tag, memory.total, step=0)
-        for device, seconds in plan.timeline.compute_seconds.items():
-            self._writer.scalar(f"planned/compute_seconds/{device}", seconds, step=0)
-
-    def _write_audit(self, audit: Audit) -> None:
-        self._writer.text("audit", table(audit, width=100), step=1)
-        self._writer.scalar("audit/findings", len(audit.findings), step=1)
-        self._draw("placement", audit, step=1)
-
-    def _draw(self, tag: str, thing: Plan | Audit | Timeline, *, step: int) -> None:
+    def _draw(self, tag: str, thing: Plan | Audit | Timeline, step: int) -> None:
         """Write an image; if Graphviz is missing, write the error instead."""
         try:
-            self._writer.image(tag, picture(thing, "png"), step=step)
+            self._write(tag, picture(thing, "png"), step)
         except SplitnetError as error:
-            self._writer.text(tag, str(error), step=step)
+            self._write(tag, str(error), step)
+
+    def _write(self, tag: str, value: float | str | bytes, step: int) -> None:
+        """Write a point of a curve, preformatted text, or a PNG image, at once."""
+        if isinstance(value, bytes):
+            size = [str(n).encode() for n in struct.unpack(">II", value[16:24])]
+            plugin, tensor = "images", tf.constant([*size, value])
+        elif isinstance(value, str):
+            block = "\n".join(f"    {line}" for line in value.splitlines())
+            plugin, tensor = "text", tf.constant(block)
+        else:
+            plugin, tensor = "scalars", tf.constant(value, tf.float32)
+        metadata = tf.compat.v1.SummaryMetadata(
+            plugin_data={"plugin_name": plugin}, display_name=tag
+        )
+        with self._writer.as_default(), tf.device("/device:CPU:0"):
+            tf.summary.write(tag, tensor, step=step, metadata=metadata)
+        self._writer.flush()
 
 
 class ResumeTraining(keras.callbacks.BackupAndRestore):
@@ -190,37 +198,3 @@ def _random_states(model: Any) -> list[Any]:
     weights = {id(weight) for weight in model.weights}
     others = [v for v in model.variables if id(v) not in weights]
     return [v for v in others if v.path.endswith("seed_generator_state")]
-
-
-class _EventWriter:
-    """A folder of event files; each event is written at once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._writer = tf.summary.create_file_writer(str(folder))
-
-    def scalar(self, tag: str, value: float, *, step: int) -> None:
-        """Write a point of a curve."""
-        self._write(tag, tf.constant(value, tf.float32), "scalars", step)
-
-    def text(self, tag: str, text: str, *, step: int) -> None:
-        """Write preformatted text."""
-        block = "\n".join(f"    {line}" for line in text.splitlines())
-        self._write(tag, tf.constant(block), "text", step)
-
-    def image(self, tag: str, png: bytes, *, step: int) -> None:
-        """Write a PNG image; its header has its size."""
-        width, height = struct.unpack(">II", png[16:24])
-        values = tf.constant([str(width).encode(), str(height).encode(), png])
-        self._write(tag, values, "images", step)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._writer.close()
-
-    def _write(self, tag: str, tensor: tf.Tensor, plugin: str, step: int) -> None:
-        metadata = tf.compat.v1.SummaryMetadata(
-            plugin_data={"plugin_name": plugin}, display_name=tag
-        )
-        with self._writer.as_default(), tf.device("/device:CPU:0"):
-            tf.summary.write(tag, tensor, step=step, metadata=metadata)
-        self._writer.flush()

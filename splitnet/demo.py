@@ -10,15 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import SplitnetError
-from splitnet.core.net import Net
-from splitnet.core.plan import Plan
+import keras
+import numpy as np
+from keras import layers
 
-if TYPE_CHECKING:
-    from splitnet.core.audit import Audit
+import splitnet as sn
 
 ENOUGH = 0.94
 BATCH = 256
@@ -39,8 +37,7 @@ CPU devices stood in for GPUs, which cannot show:
 class DemoResult:
     """The result; `accuracy` is that on held-out digits, 0 to 1."""
 
-    plan: Plan
-    audit: "Audit"
+    audit: sn.Audit
     accuracy: float
     train_seconds: float
     total_seconds: float
@@ -53,28 +50,19 @@ class DemoResult:
 
     def summary(self) -> str:
         """The audit, what stand-ins cannot show, the accuracy, and the files."""
-        import splitnet as sn
-
-        not_shown = ""
-        if any(device.stand_in for device in self.plan.cluster):
-            not_shown = _NOT_SHOWN
+        stand_ins = any(device.stand_in for device in self.audit.plan.cluster)
         low = "" if self.accuracy >= ENOUGH else f" (too low: {ENOUGH:.0%} expected)"
         audited = "all as planned" if self.audit.ok else "NOT as planned, see above"
         return (
-            f"\n{sn.table(self.audit)}\n{not_shown}\n"
+            f"\n{sn.table(self.audit)}\n{_NOT_SHOWN if stand_ins else ''}\n"
             f"validation accuracy {100 * self.accuracy:.1f} %{low} "
             f"({self.train_seconds:.0f} s of training, {self.total_seconds:.0f} s "
             f"in total)\naudit: {audited}\nsee {', '.join(map(str, self.files))}"
         )
 
 
-def declare() -> Net:
+def declare() -> sn.Net:
     """Declare the network; nothing is built."""
-    import keras
-    from keras import layers
-
-    import splitnet as sn
-
     net = sn.Net("same_digit")
     first = net.input("first", (8, 8, 1))
     second = net.input("second", (8, 8, 1))
@@ -105,12 +93,10 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
     Raises:
         SplitnetError: scikit-learn, which includes the digits, is not installed.
     """
-    import numpy as np
-
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise SplitnetError(
+        raise sn.SplitnetError(
             "the demonstration needs scikit-learn, which includes the digits: "
             "pip install 'splitnet[demo]'"
         ) from None
@@ -127,16 +113,14 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
 
 def _pairs(images: Any, digits: Any, count: int, draw: Any) -> tuple[Any, Any]:
     """Draw pairs, half of them of the same digit."""
-    import numpy as np
-
     first = draw.integers(len(images), size=count)
     same = draw.random(count) < 0.5
     second = np.empty_like(first)
     for digit in range(10):
-        alike, other = np.flatnonzero(digits == digit), np.flatnonzero(digits != digit)
-        here = digits[first] == digit
-        second[here & same] = draw.choice(alike, (here & same).sum())
-        second[here & ~same] = draw.choice(other, (here & ~same).sum())
+        for alike in (True, False):
+            here = (digits[first] == digit) & (same == alike)
+            others = np.flatnonzero((digits == digit) == alike)
+            second[here] = draw.choice(others, here.sum())
     return [images[first], images[second]], same.astype("float32")[:, None]
 
 
@@ -157,16 +141,11 @@ def run(
         SplitnetError: a device, the folder or scikit-learn is missing.
     """
     began = time.perf_counter()
-    import keras
-
-    import splitnet as sn
-
     cluster = sn.local_cluster()
     real = cluster.of_kind("gpu")
     if len(real) < gpus:
         cluster = sn.local_cluster(stand_in_gpus=gpus)
-    else:
-        cluster = Cluster((*real[:gpus], *cluster.of_kind("cpu")), cluster.links)
+    cluster = cluster.without(*(device.name for device in real[gpus:]))
     keras.utils.set_random_seed(0)
     net = declare()
     plan = sn.plan(net, cluster, batch=BATCH)
@@ -175,16 +154,14 @@ def run(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SplitnetError(
+        raise sn.SplitnetError(
             f"cannot make the folder {str(out)!r}: {error.strerror}. Name another "
             "with --out."
         ) from None
-    svg = sn.draw(plan, folder / "placement.svg")
-    png = sn.draw(plan, folder / "placement.png")
-    saved = folder / "plan.json"
-    plan.save(saved)
+    pictures = [sn.draw(plan, folder / f"placement.{kind}") for kind in ("svg", "png")]
+    plan.save(folder / "plan.json")
 
-    training, validation = pairs_of_digits()
+    (inputs, labels), validation = pairs_of_digits()
     model = sn.emit(net, plan)
     adam = keras.optimizers.Adam(2e-3)
     model.compile(adam, "binary_crossentropy", metrics=["accuracy"])
@@ -201,7 +178,8 @@ def run(
     )
     started = time.perf_counter()
     history = model.fit(
-        *training,
+        inputs,
+        labels,
         batch_size=BATCH,
         epochs=epochs,
         validation_data=validation,
@@ -209,13 +187,11 @@ def run(
         callbacks=[report],
     )
     train_seconds = time.perf_counter() - started
-    inputs, labels = training
     batch = ([part[:BATCH] for part in inputs], labels[:BATCH])
     return DemoResult(
-        plan=plan,
         audit=sn.audit(model, plan, batch),
         accuracy=history.history["val_accuracy"][-1],
         train_seconds=train_seconds,
         total_seconds=time.perf_counter() - began,
-        files=(svg, png, saved),
+        files=(*pictures, folder / "plan.json"),
     )

@@ -87,38 +87,27 @@ def test_the_wheel_plans_draws_and_reports_outside_the_clone(
     assert version == f"splitnet {__version__}\n"
 
 
-def test_the_wheel_has_its_licences_and_types(wheel: Path) -> None:
-    """The code's licence, the font's and d3's, in SPDX's words, and py.typed."""
-    (info,) = wheel.glob("*.dist-info")
-    said = HeaderParser().parsestr((info / "METADATA").read_text())
-
-    assert said["License-Expression"] == "Apache-2.0 AND OFL-1.1 AND ISC"
-    assert "Apache License" in (info / "licenses" / "LICENSE").read_text()
-    view = info / "licenses" / "splitnet" / "view"
-    assert "SIL OPEN FONT LICENSE" in (view / "fonts" / "OFL.txt").read_text().upper()
-    assert "Permission to use" in (view / "vendor" / "d3.LICENSE.txt").read_text()
-    assert (wheel / "splitnet" / "py.typed").is_file()
-    assert said["Version"] == __version__
-
-
-def test_the_readme_of_the_wheel_has_no_relative_link(wheel: Path) -> None:
-    """An index shows it without the files around it."""
+def test_the_wheel_has_every_module_its_licences_and_types(wheel: Path) -> None:
+    """The licence, the font's and d3's, in SPDX's words; no test, no relative link."""
     (info,) = wheel.glob("*.dist-info")
     text = (info / "METADATA").read_text()
+    said = HeaderParser().parsestr(text)
+    view = info / "licenses" / "splitnet" / "view"
 
+    assert said["Version"] == __version__
+    assert said["License-Expression"] == "Apache-2.0 AND OFL-1.1 AND ISC"
+    assert "Apache License" in (info / "licenses" / "LICENSE").read_text()
+    assert "SIL OPEN FONT LICENSE" in (view / "fonts" / "OFL.txt").read_text().upper()
+    assert "Permission to use" in (view / "vendor" / "d3.LICENSE.txt").read_text()
     assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
     assert "which strategy" in text
-
-
-def test_the_wheel_has_every_module(wheel: Path) -> None:
-    """No module or data file of the package is left out, and no test is in it."""
     ours = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "splitnet").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     theirs = {str(p.relative_to(wheel)) for p in wheel.rglob("*") if p.is_file()}
-
+    assert "splitnet/py.typed" in theirs
     assert sorted(ours - theirs) == []
     assert not (wheel / "tests").exists()
 
@@ -126,9 +115,8 @@ def test_the_wheel_has_every_module(wheel: Path) -> None:
 def test_the_sdist_can_be_tested_and_documented(sdist: Path) -> None:
     """What the checks need is in it."""
     needed = ("tests", "docs", "examples", "benchmarks", "mkdocs.yml", ".ci/run")
-    missing = [name for name in needed if not (sdist / name).exists()]
 
-    assert missing == []
+    assert [name for name in needed if not (sdist / name).exists()] == []
 
 
 def test_the_version_is_in_one_place() -> None:

@@ -108,7 +108,6 @@ def config(
         elif one.name == "memory_limit":
             value = format_bytes(value)
         origin = "default" if one.origin == "default" else one.source
-        origin += f", set aside: {one.set_aside}" if one.set_aside else ""
         row = {"option": one.name, "value": str(value), "origin": origin}
         rows.append(row | {"meaning": OPTIONS[one.name].about})
     show_rows(rows)
@@ -120,7 +119,7 @@ def config(
 
 
 _SETTINGS: Table = {
-    name: Annotated[bool if option.is_flag else str, option.about]
+    name: Annotated[bool if option.type is bool else str, option.about]
     for name, option in OPTIONS.items()
 } | {"visible": Annotated[str, Option("--gpus", help=OPTIONS["visible"].about)]}
 

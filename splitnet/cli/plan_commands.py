@@ -21,7 +21,7 @@ from splitnet.cli.options import (
 )
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.serialization import read_json
+from splitnet.core.serialization import read_values
 
 # Beyond these the largest batch is not searched for, or not searched further.
 _MOST_CALLS = 2_000
@@ -140,7 +140,7 @@ def score(
     from splitnet.planner.constraints import violations
     from splitnet.planner.workloads import device_of_split
 
-    given = read_json(placement, "placement")
+    given = read_values(placement, "placement")
     if isinstance(given, dict) and "device_of" in given:  # of a plan, or `plan --json`
         given = given["device_of"]
     elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):

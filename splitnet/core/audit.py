@@ -13,11 +13,19 @@ from splitnet.core import hook
 from splitnet.core.errors import AuditError, format_bytes, listed
 from splitnet.core.plan import Plan
 from splitnet.core.replication import microbatch_growth
+from splitnet.core.timeline import PHASES
 
-_ASPECT = {"forward": "forward", "backward": "backward", "update": "updates"}
+_ASPECTS = {
+    "forward": "forward",
+    "backward": "backward",
+    "variable": "variables",
+    "slot": "slots",
+    "update": "updates",
+}
+"""What was seen -> the aspect of a part that it belongs to."""
+
 _TOLERATED_BYTES = 64
 """Size of the largest copy, such as a shape or a scalar, that need not be planned."""
-
 
 _Route = tuple[str, str, str]  # source device, target device, kind
 
@@ -79,7 +87,7 @@ class Observation:
     ops: tuple[SeenOp, ...] = ()
     variables: tuple[SeenVariable, ...] = ()
     copies: tuple[SeenCopy, ...] = ()
-    phases: tuple[str, ...] = ("forward", "backward", "update")
+    phases: tuple[str, ...] = PHASES
     notes: tuple[str, ...] = ()
     unneeded: tuple[str, ...] = ()
     microbatches: int = 1
@@ -205,7 +213,7 @@ def _strayed_ops(plan: Plan, seen: Observation) -> Iterator[Finding]:
             f"{phase} of {part or 'all parts'!r}: {some} ({ops[0].name}) ran on "
             f"{device}, planned on {planned}."
         )
-        yield Finding(_ASPECT[phase], part, planned, device, text)
+        yield Finding(_ASPECTS[phase], part, planned, device, text)
 
 
 def _unproven(plan: Plan, seen: Observation) -> tuple[list[Finding], list[str]]:
@@ -216,7 +224,7 @@ def _unproven(plan: Plan, seen: Observation) -> tuple[list[Finding], list[str]]:
     proven: a finding. Where no gradient reaches a part it has neither backward ops nor
     updates.
     """
-    there = {phase: {o.part for o in seen.ops if o.phase == phase} for phase in _ASPECT}
+    there = {phase: {o.part for o in seen.ops if o.phase == phase} for phase in PHASES}
     busy = {(op.phase, op.device) for op in seen.ops if op.part}
     findings, notes = [], []
     for name, calls in plan.graph.calls_of.items():
@@ -233,14 +241,14 @@ def _unproven(plan: Plan, seen: Observation) -> tuple[list[Finding], list[str]]:
         for phase in due:
             if phase not in seen.phases or name in there[phase]:
                 continue
-            head = f"{phase} of {name!r}:"
             if (phase, device) in busy:
                 notes.append(
-                    f"{head} TensorFlow merged it with other work on {device}."
+                    f"{phase} of {name!r}: TensorFlow merged it with other work on "
+                    f"{device}."
                 )
                 continue
-            text = f"{head} nothing of it was seen to run on {device}."
-            findings.append(Finding(_ASPECT[phase], name, device, "not seen", text))
+            text = f"{phase} of {name!r}: nothing of it was seen to run on {device}."
+            findings.append(Finding(_ASPECTS[phase], name, device, "not seen", text))
     return findings, notes
 
 
@@ -253,7 +261,7 @@ def _strayed_variables(plan: Plan, seen: Observation) -> Iterator[Finding]:
                 f"{one.kind} {one.name!r} of {part!r} is on {one.device}, planned on "
                 f"{planned}."
             )
-            yield Finding(f"{one.kind}s", part, planned, one.device, text)
+            yield Finding(_ASPECTS[one.kind], part, planned, one.device, text)
 
 
 def _strayed_copies(
@@ -277,12 +285,9 @@ def _strayed_copies(
         if kind in ("mask", "target", "state"):
             continue
         most = max(planned, grown[route]) * (passes if "gradient" in kind else 1)
-        crossed = [
-            copy
-            for copy in copies[route]
-            if copy.bytes is None or copy.bytes > _TOLERATED_BYTES
-        ]
-        unknown = not most and any(copy.bytes is None for copy in crossed)
+        sizes = [(copy, copy.bytes) for copy in copies[route]]
+        crossed = [c for c, n in sizes if n is None or n > _TOLERATED_BYTES]
+        unknown = not most and any(n is None for _, n in sizes)
         if unknown or sum(copy.bytes or 0 for copy in crossed) > most:
             names = ", ".join(copy.name for copy in crossed[:3])
             size = "unknown size" if unknown else format_bytes(actual)
@@ -330,19 +335,10 @@ def _rows(plan: Plan, seen: Observation) -> Iterator[Row]:
     for variable in seen.variables:
         for home in plan.graph.parts_of_weights.get(variable.weight, ())[:1]:
             where[home, variable.kind].append(variable.device)
-    for part in plan.graph.parts:
-        name = part.name
-        forward, backward, variables, slots, updates = (
-            " + ".join(dict.fromkeys(where[name, what]))
-            for what in ("forward", "backward", "variable", "slot", "update")
-        )
-        yield Row(
-            name,
-            plan.device_of[name],
-            forward,
-            backward,
-            variables,
-            slots,
-            updates,
-            sum(len(where[name, phase]) for phase in _ASPECT),
-        )
+    for name, device in plan.device_of.items():
+        aspects = {
+            aspect: " + ".join(dict.fromkeys(where[name, what]))
+            for what, aspect in _ASPECTS.items()
+        }
+        ops = sum(len(where[name, phase]) for phase in PHASES)
+        yield Row(name, device, **aspects, ops=ops)

@@ -11,10 +11,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, wraps
-from os import PathLike
-from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, Unpack, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from msgspec import Meta
 
@@ -28,30 +26,8 @@ Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Width = Annotated[int, Meta(ge=1, le=10_000)]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_NAMES: dict[Any, str] = {
-    int: "a whole number",
-    float: "a finite number",
-    str: "a text",
-    bool: "True or False",
-    NoneType: "None",
-    Sequence: "a list",
-    Mapping: "a table",
-    dict: "a table",
-    tuple: "a tuple",
-    Callable: "a function",
-    Path: "a path",
-    PathLike: "a path",
-}
-# Where to get one, for those that people meet.
-_SOURCES = {
-    "Cluster": "a Cluster, such as splitnet.Cluster.of('2*gpu', 'cpu')",
-    "Plan": "a plan, from splitnet.plan(source, cluster) or splitnet.load_plan(path)",
-    "Model": "a Keras model",
-    "Timeline": "a timeline, from splitnet.simulate(plan)",
-    "Audit": "an audit, from splitnet.audit(model, plan, batch)",
-    "Measured": "costs, from splitnet.measure(source, cluster)",
-}
 _LARGEST = {int: 2**63, float: 1e308}
+_SIGNS = {"ge": ">=", "le": "<=", "lt": "<"}
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -63,23 +39,22 @@ def fits(value: Any, kind: Any) -> bool:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         kind, limits = arguments
-        if not fits(value, kind):
-            return False
         if isinstance(limits, tuple):
-            return value in limits
-        return (
+            return fits(value, kind) and value in limits
+        if not isinstance(limits, Meta):  # a type that a type checker need not know
+            return fits(value, limits)
+        return fits(value, kind) and (
             (limits.ge is None or value >= limits.ge)
             and (limits.le is None or value <= limits.le)
             and (limits.lt is None or value < limits.lt)
         )
     if origin in (Union, UnionType):
         return any(fits(value, one) for one in arguments)
-    if kind in (int, float):
+    if kind in _LARGEST:
         number = isinstance(value, int if kind is int else int | float)
         return number and not isinstance(value, bool) and abs(value) < _LARGEST[kind]
     kind = origin or kind
-    protocol = getattr(kind, "_is_protocol", False)
-    if kind is Any or protocol or not isinstance(kind, type):
+    if kind is Any or not isinstance(kind, type):
         return True
     if kind is Sequence or arguments[1:] == (...,):
         several = isinstance(value, kind) and not isinstance(value, str | bytes)
@@ -91,28 +66,23 @@ def words(kind: Any) -> str:
     """A type in words.
 
     >>> words(Positive | None), words(Annotated[str, ("a", "b")])
-    ('a whole number, 1 or more, or None', "one of 'a', 'b'")
+    ('int >= 1 or None', "one of 'a', 'b'")
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        limits = arguments[1]
+        kind, limits = arguments
         if isinstance(limits, tuple):
             return f"one of {', '.join(map(repr, limits))}"
-        text = words(arguments[0])
-        if limits.lt is not None:
-            return f"{text}, at least {limits.ge} and below {limits.lt}"
-        if limits.le is not None:
-            return f"{text}, {limits.ge} to {limits.le:g}"
-        return f"{text}, {limits.ge} or more"
+        if not isinstance(limits, Meta):
+            return words(limits)
+        ends = {sign: getattr(limits, name) for name, sign in _SIGNS.items()}
+        signs = [f"{sign} {end:g}" for sign, end in ends.items() if end is not None]
+        return f"{words(kind)} {' and '.join(signs)}"
     if origin in (Union, UnionType):
-        arguments = tuple(words(one) for one in arguments)
-        if sum(one in _SOURCES.values() for one in arguments) > 1:
-            arguments = tuple(one.partition(",")[0] for one in arguments)
-        first = ", ".join(arguments[:-1])
-        return f"{first}{',' if ',' in first else ''} or {arguments[-1]}"
-    kind = origin or kind
-    name = _NAMES.get(kind) or str(getattr(kind, "__name__", kind))
-    return _SOURCES.get(name, name)
+        return " or ".join(map(words, arguments))
+    return (
+        "None" if kind is NoneType else str(getattr(origin or kind, "__name__", kind))
+    )
 
 
 def check_fields(
@@ -120,25 +90,23 @@ def check_fields(
     more: Iterable[str] = (),
     error: type[SplitnetError] = DeclarationError,
 ) -> None:
-    """Check the fields of a dataclass against their types, and then `more`.
-
-    Raises:
-        SplitnetError: an `error` with every fault of type, or else with all of `more`.
-    """
+    """Raise an `error` with every fault of type of a dataclass, or else with `more`."""
     given = {field.name: getattr(value, field.name) for field in fields(value)}
-    _check(type(value).__name__, given, type(value).__init__, more, error)
+    name = type(value).__name__
+    faults = [*_faults(given, type(value).__init__)] or [*more]
+    if faults:
+        raise error(_told(name, faults))
 
 
 def checked(function: Function) -> Function:
     """The function, with its arguments checked against its annotations.
 
-    Raises:
-        DeclarationError: with every argument that does not fit, or that is unknown.
+    `**options: Annotated[Any, Options]` stands for the fields of a dataclass.
     """
-    signature = inspect.signature(function)
+    signature, name = inspect.signature(function), function.__qualname__
     parameters = list(signature.parameters.values())
-    if parameters and get_origin(parameters[-1].annotation) is Unpack:
-        (table,) = get_args(parameters.pop().annotation)  # its names for `**` (PEP 692)
+    if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        table = get_args(parameters.pop().annotation)[1]  # its fields are the options
         parameters += inspect.signature(table).parameters.values()
         signature = signature.replace(parameters=parameters)
     several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -152,34 +120,30 @@ def checked(function: Function) -> Function:
             unknown = next((one for one in named if one not in single), "")
             near = difflib.get_close_matches(unknown, single, n=1)
             hint = f" Did you mean {near[0]}=?" if near else ""
-            name = function.__qualname__
             raise DeclarationError(f"{name}: {error}.{hint}") from None
-        given = {name: value for name, value in given.items() if name in single}
-        _check(function.__qualname__, given, function)
+        faults = _faults({n: one for n, one in given.items() if n in single}, function)
+        if faults:
+            raise DeclarationError(_told(name, faults))
         return function(*arguments, **named)
 
     call.__signature__ = signature  # type: ignore[attr-defined]  # help() reads it
     return call  # type: ignore[return-value]  # of the same signature
 
 
-def _check(
-    name: str,
-    values: Mapping[str, object],
-    function: Callable[..., Any],
-    more: Iterable[str] = (),
-    error: type[SplitnetError] = DeclarationError,
-) -> None:
-    """Check values against the annotations of a function's arguments."""
+def _faults(values: Mapping[str, object], function: Any) -> list[str]:
+    """The values that do not fit the annotations of a function's arguments."""
     kinds = _kinds(function)
-    faults = [
+    return [
         f"{name}= must be {words(kinds[name])}. Received: {shown(value)}"
         for name, value in values.items()
         if name in kinds and not fits(value, kinds[name])
-    ] or list(more)
+    ]
+
+
+def _told(name: str, faults: list[str]) -> str:
     if len(faults) == 1:
-        raise error(f"{name}: {faults[0]}.")
-    if faults:
-        raise error(listed(f"{name}: {len(faults)} arguments are wrong.", faults))
+        return f"{name}: {faults[0]}."
+    return listed(f"{name}: {len(faults)} arguments are wrong.", faults)
 
 
 @cache

@@ -1,11 +1,10 @@
 """Machines as plain data: devices, links between them, and hosts."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from splitnet.core import hook
 from splitnet.core.checks import Count, Rate, Seconds, check_fields, checked
@@ -20,12 +19,10 @@ from splitnet.core.errors import (
 
 KINDS = ("gpu", "cpu")
 
-_SHORT = re.compile(
-    r"/?(?:(?P<job>[a-z]\w*):(?P<task>\d+)/)?(?P<kind>gpu|cpu):(?P<n>\d+)"
-)
-_LONG = re.compile(
-    r"(?:/?job:(?P<job>[a-z_]\w*))?(?:/replica:\d+)?(?:/?task:(?P<task>\d+))?"
-    r"/?(?:device:)?(?P<kind>gpu|cpu):(?P<n>\d+)"
+# "gpu:1", "worker:1/gpu:0" and TensorFlow's own, in lower case.
+_NAME = re.compile(
+    r"/?(?:(?:job:)?([a-z_]\w*)(?:/replica:\d+)?(?:(?:/task)?:(\d+))?/)?"
+    r"(?:device:)?(gpu|cpu):(\d+)"
 )
 
 # name -> memory, FLOP/s in float32 as a dense layer meets it, memory bandwidth, seconds
@@ -86,7 +83,7 @@ class Device:
     @property
     def kind(self) -> str:
         """Its kind: "gpu" or "cpu"."""
-        return self.name.rpartition("/")[2].partition(":")[0]
+        return _kind_of(self.name)
 
     @property
     def host(self) -> str:
@@ -130,19 +127,17 @@ class Device:
         """
         name = device_name(name)
         name = f"{name}:0" if name in KINDS else name
-        kind = name.rpartition("/")[2].partition(":")[0]
-        preset = kind if preset is None else preset
+        preset = _kind_of(name) if preset is None else preset
         if preset not in PRESETS:
             raise DeviceError(
                 f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}."
             )
+        given = {"memory": memory, "speed": speed, "bandwidth": bandwidth}
+        given["overhead"] = overhead
         size, flops, moved, call = (
             parse_quantity(usual if own is None else own, f"{what} of {name}", unit)
-            for what, unit, own, usual in zip(
-                ("memory", "speed", "bandwidth", "overhead"),
-                ("B", "FLOP/s", "B/s", "s"),
-                (memory, speed, bandwidth, overhead),
-                PRESETS[preset],
+            for (what, own), usual, unit in zip(
+                given.items(), PRESETS[preset], ("B", "FLOP/s", "B/s", "s")
             )
         )
         return cls(
@@ -158,10 +153,12 @@ class Device:
         )
 
 
-def device_name(text: object) -> str:
-    """Short device name: "gpu:1", or a kind: "gpu".
+def _kind_of(name: str) -> str:
+    return name.rpartition("/")[2].partition(":")[0]
 
-    A device of another host has the host in front: "worker:1/gpu:0".
+
+def device_name(text: object) -> str:
+    """Short device name: "gpu:1", "worker:1/gpu:0" on another host, or a kind: "gpu".
 
     Raises:
         DeviceError: not the name of a device or a kind.
@@ -171,24 +168,18 @@ def device_name(text: object) -> str:
     >>> device_name("/job:worker/replica:0/task:1/device:GPU:0")
     'worker:1/gpu:0'
     """
-    if not isinstance(text, str):
-        raise DeviceError(
-            f"a device is named by a text such as 'gpu:0' or 'cpu'. Received: "
-            f"{shown(text)}."
-        )
-    plain = text.strip().lower().removeprefix("/device:").removeprefix("/")
-    if plain in KINDS:
-        return plain
-    match = _SHORT.fullmatch(plain) or _LONG.fullmatch(plain)
+    plain = text.strip().lower() if isinstance(text, str) else ""
+    if plain.removeprefix("/device:").removeprefix("/") in KINDS:
+        return plain[-3:]
+    match = _NAME.fullmatch(plain)
     if match is None:
         raise DeviceError(
-            f"there is no device {text!r}. Write 'gpu:0', 'gpu', 'cpu', "
+            f"there is no device {shown(text)}. Write 'gpu:0', 'gpu', 'cpu', "
             "'/device:GPU:0', 'worker:1/gpu:0' or '/job:worker/task:1/device:GPU:0'."
         )
-    local = f"{match['kind']}:{int(match['n'])}"
-    if match["job"] in (None, "localhost"):
-        return local
-    return f"{match['job']}:{int(match['task'] or 0)}/{local}"
+    job, task, kind, number = match.groups()
+    local = f"{kind}:{int(number)}"
+    return local if job in (None, "localhost") else f"{job}:{int(task or 0)}/{local}"
 
 
 def tensorflow_name(name: str) -> str:
@@ -199,11 +190,10 @@ def tensorflow_name(name: str) -> str:
     """
     host, _, local = name.rpartition("/")
     kind, _, index = local.partition(":")
-    device = f"/device:{kind.upper()}:{index}"
-    if not host:
-        return device
     job, _, task = host.partition(":")
-    return f"/job:{job}/replica:0/task:{task}{device}"
+    return (f"/job:{job}/replica:0/task:{task}" if host else "") + (
+        f"/device:{kind.upper()}:{index}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +226,14 @@ class Link:
         return self.latency_seconds if self.gap_seconds is None else self.gap_seconds
 
 
+def default_link(bandwidth: object, latency: object) -> Link:
+    """The link between every two devices; None takes a usual figure."""
+    bandwidth = "12 GB/s" if bandwidth is None else bandwidth
+    latency = "10 us" if latency is None else latency
+    speed = parse_quantity(bandwidth, "link", "B/s")
+    return Link("*", "*", speed, parse_quantity(latency, "latency", "s"))
+
+
 CLIENT = "client:0"
 
 
@@ -260,7 +258,9 @@ class Host:
         return self.name.partition(":")[0]
 
 
-_MANY = re.compile(r"\s*(\d+)\s*\*\s*(\S+)\s*")
+_HOST_NAME = re.compile(r"[a-z]\w*:\d{1,4}")
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):(\d{1,5})")
+_MANY = re.compile(r"\s*(?:(\d+)\s*\*)?\s*(?:(\S+)/)?(gpu|cpu)\s*", re.IGNORECASE)
 _MOST_DEVICES = 4096
 
 
@@ -286,18 +286,18 @@ class Cluster:
         check_fields(self, error=DeviceError)
         names = [device.name for device in self.devices]
         faults = [f"device {n!r} is repeated" for n in repeated(names)]
-        if not names:
-            faults.append("it has no device; name at least one, such as 'cpu'")
-        if len(names) > _MOST_DEVICES:
-            faults.append(f"it has {len(names)} devices; at most {_MOST_DEVICES}")
-        known = {*names, "*"}
-        for link in self.links:
-            faults += [
-                f"link {link.source} -> {link.target} names {end!r}, which is not a "
-                f"device of it ({', '.join(names[:8])})"
-                for end in (link.source, link.target)
-                if end not in known
-            ]
+        if not 1 <= len(names) <= _MOST_DEVICES:
+            faults.append(
+                f"it has {len(names)} devices; name 1 to {_MOST_DEVICES}, such as 'cpu'"
+            )
+        faults += [
+            f"link {link.source} -> {link.target} names {end!r}, which is not a "
+            f"device of it ({', '.join(names[:8])})"
+            for link in self.links
+            for end in (link.source, link.target)
+            if end != "*" and end not in self._by_name
+        ]
+        faults += _host_faults(self.hosts)
         if faults:
             raise DeviceError(listed("invalid cluster.", faults))
 
@@ -329,13 +329,14 @@ class Cluster:
         """
         faults: list[str] = []
         devices: list[Device] = []
-        gpu: dict[str, Any] = {"memory": memory, "speed": speed, "preset": preset}
         for text in names:
             with collected(faults):
                 for name in _expanded(text, {device.name for device in devices}):
-                    is_gpu = "gpu" in name.rpartition("/")[2]
-                    how = gpu if is_gpu else {"memory": cpu_memory}
-                    devices.append(Device.of(name, **how))
+                    devices.append(
+                        Device.of(name, memory=memory, speed=speed, preset=preset)
+                        if _kind_of(name) == "gpu"
+                        else Device.of(name, memory=cpu_memory)
+                    )
         with collected(faults):
             usual = default_link(link, latency)
         if faults:
@@ -365,9 +366,8 @@ class Cluster:
         return str(hook("html")(self))
 
     def __repr__(self) -> str:
-        names = [device.name for device in self.devices]
-        more = " ..." if len(names) > 8 else ""
-        return f"<Cluster of {len(names)}: {', '.join(names[:8])}{more}>"
+        more = " ..." if len(self) > 8 else ""
+        return f"<Cluster of {len(self)}: {', '.join([*self._by_name][:8])}{more}>"
 
     def __iter__(self) -> Iterator[Device]:
         """The devices, in order of declaration."""
@@ -395,15 +395,7 @@ class Cluster:
         return found
 
     def of_kind(self, kind: str) -> tuple[Device, ...]:
-        """The devices of one kind, "gpu" or "cpu".
-
-        Raises:
-            DeviceError: there is no such kind.
-        """
-        if kind not in KINDS:
-            raise DeviceError(
-                f"the kind must be 'gpu' or 'cpu'. Received: {shown(kind)}."
-            )
+        """The devices of one kind, "gpu" or "cpu"."""
         return tuple(device for device in self.devices if device.kind == kind)
 
     def without(self, *names: str) -> "Cluster":
@@ -442,25 +434,33 @@ class Cluster:
         return default_link(None, None)
 
 
-def _expanded(text: object, taken: Collection[str]) -> list[str]:
+def _expanded(text: str, taken: Collection[str]) -> list[str]:
     """Expand "4*gpu" to gpu:0..3, the first free numbers; "gpu" to the first free."""
-    many = _MANY.fullmatch(text) if isinstance(text, str) else None
-    count, name = (int(many[1]), many[2]) if many else (1, text)
+    match = _MANY.fullmatch(text)
+    if match is None:
+        return [device_name(text)]
+    host = device_name(f"{match[2]}/cpu:0").removesuffix("cpu:0") if match[2] else ""
+    prefix, count = f"{host}{match[3].lower()}", int((match[1] or "1")[:9])
     if not 1 <= count <= _MOST_DEVICES:
         raise DeviceError(f"{text!r}: the count must be between 1 and {_MOST_DEVICES}.")
-    host, _, kind = str(name).strip().lower().rpartition("/")
-    if kind not in KINDS:
-        if many:
-            raise DeviceError(f"{text!r}: write a kind after the *, as in '4*gpu'.")
-        return [device_name(name)]
-    prefix = device_name(f"{host}/{kind}:0").rpartition("/")[0] + "/" if host else ""
-    free = (f"{prefix}{kind}:{i}" for i in range(_MOST_DEVICES + len(taken)))
+    free = (f"{prefix}:{i}" for i in range(count + len(taken)))
     return [one for one in free if one not in taken][:count]
 
 
-def default_link(bandwidth: object, latency: object) -> Link:
-    """The link between every two devices; None takes a usual figure."""
-    bandwidth = "12 GB/s" if bandwidth is None else bandwidth
-    latency = "10 us" if latency is None else latency
-    speed = parse_quantity(bandwidth, "link", "B/s")
-    return Link("*", "*", speed, parse_quantity(latency, "latency", "s"))
+def _host_faults(hosts: Sequence[Host]) -> Iterator[str]:
+    for host in hosts:
+        if not _HOST_NAME.fullmatch(host.name):
+            yield f"host {host.name!r} is not named like 'worker:0' or 'client'"
+        port = _ADDRESS.fullmatch(host.address)
+        if port is None or not 0 < int(port[1]) < 65536:
+            yield (
+                f"the address of {host.name!r} must be 'host:port' with a port from 1 "
+                f"to 65535. Received: {host.address!r}"
+            )
+    for name in repeated(host.name for host in hosts):
+        yield f"host {name!r} is repeated"
+    for address in repeated(host.address for host in hosts):
+        yield f"address {address!r} is repeated"
+    workers = [host.name for host in hosts if host.name.startswith("worker:")]
+    if {*workers} != {f"worker:{i}" for i in range(len(workers))}:
+        yield f"workers are numbered 0, 1, 2 and so on without a gap. Found: {workers}"

@@ -1,10 +1,9 @@
 """What things cost: seconds of a call, an update and a copy on given devices.
 
-A cost model is anything with the methods of `CostModel`. `Roofline` estimates from
-FLOPs and bytes; `Measured` looks a call up in a table first, and estimates what it does
-not find. Known times that a call carries (`seconds_on`) beat every estimate. A call is
-charged as it is given: those of a micro-batch or a tower have a share of the FLOPs,
-bytes and rows of the whole.
+A cost model is anything with the methods of `CostModel`. `Costs` looks a call up in its
+table of measurements, and estimates what it does not find. Known times that a call
+carries (`seconds_on`) beat every estimate. A call is charged as it is given: those of a
+micro-batch or a tower have a share of the FLOPs, bytes and rows of the whole.
 
 A kernel takes max(FLOPs / FLOP/s, bytes / B/s), each times the share of the peak that
 kernels of its class reach, and a launch takes `Device.call_seconds` (Williams,
@@ -21,39 +20,17 @@ Those for CPUs come from single layers in TensorFlow 2.21 on two cores.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations, product
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from splitnet.core.checks import Amount, Positive, Rate, Seconds
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.errors import DeclarationError
-from splitnet.core.graph import Call, Graph
+from splitnet.core.errors import DeclarationError, PlanFileError
+from splitnet.core.graph import Call
 from splitnet.core.serialization import decode, encode, load_json, write_json
-
-__all__ = [
-    "OPTIMIZER_SLOTS",
-    "VIEWS",
-    "CallSeconds",
-    "CostModel",
-    "Measured",
-    "Roofline",
-    "UpdateSeconds",
-    "costs_from_dict",
-    "costs_of",
-    "costs_to_dict",
-    "efficiency_of",
-    "launch_seconds",
-    "load_costs",
-    "optimizer_name",
-    "rows_of",
-    "save_costs",
-    "signature",
-    "slots_of",
-]
 
 VIEWS = frozenset(
     ["InputLayer", "Input", "Reshape", "Flatten", "Identity", "Activation:linear"]
@@ -62,70 +39,58 @@ VIEWS = frozenset(
 """Calls that only rename bytes: TensorFlow runs no kernel for them."""
 
 
-_EFFICIENCY = {
-    "gpu": {
-        "product": (1.0, 0.8),
-        "convolution": (0.8, 0.8),
-        "depthwise": (0.1, 0.5),
-        "gather": (0.1, 0.4),
-        "recurrence": (0.25, 0.8),
-        "element-wise": (0.1, 0.8),
-    },
-    "cpu": {
-        "product": (1.0, 0.8),
-        "convolution": (1.0, 0.8),
-        "depthwise": (0.2, 0.5),
-        "gather": (0.1, 0.4),
-        "recurrence": (0.8, 0.8),
-        "element-wise": (0.2, 0.8),
-    },
-}
-"""Shares of a device's peak FLOP/s and bytes/s that each class of kernels reaches."""
+class _Kernels(NamedTuple):
+    """Shares of the peak FLOP/s of each kind of device, and of its bytes/s.
+
+    `launches` are of a forward pass: the product, its bias and its activation.
+    """
+
+    gpu: float
+    cpu: float
+    bytes: float
+    launches: int
+
 
 _CLASSES = {
-    "product": "Dense EinsumDense MultiHeadAttention GroupedQueryAttention Attention "
-    "AdditiveAttention Dot Matmul Einsum Tensordot",
-    "convolution": "Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose "
-    "Conv3DTranspose SeparableConv1D SeparableConv2D",
-    "depthwise": "DepthwiseConv1D DepthwiseConv2D",
-    "gather": "Embedding Take TakeAlongAxis GetItem",
-    "recurrence": "LSTM GRU SimpleRNN RNN Bidirectional ConvLSTM1D ConvLSTM2D "
-    "ConvLSTM3D",
+    "product": _Kernels(1.0, 1.0, 0.8, 3),
+    "convolution": _Kernels(0.8, 1.0, 0.8, 3),
+    "depthwise": _Kernels(0.1, 0.2, 0.5, 2),
+    "gather": _Kernels(0.1, 0.1, 0.4, 1),
+    "recurrence": _Kernels(0.25, 0.8, 0.8, 1),
+    "element-wise": _Kernels(0.1, 0.2, 0.8, 1),
 }
-_CLASS_OF_KIND = {
-    kind: name for name, kinds in _CLASSES.items() for kind in kinds.split()
-}
+Key = TypeVar("Key")
 
-_KERNELS = {
-    "MultiHeadAttention": 14,
-    "GroupedQueryAttention": 14,
-    "Attention": 4,
-    "AdditiveAttention": 6,
-    "LayerNormalization": 6,
-    "GroupNormalization": 8,
-    "BatchNormalization": 2,
-    "Dropout": 2,
-}
-_KERNELS_OF_CLASS = {"product": 3, "convolution": 3, "depthwise": 2}
-"""Kernels of a forward pass: the product, its bias and its activation."""
+
+def _inverted(table: Mapping[Key, str]) -> dict[str, Key]:
+    return {name: key for key, names in table.items() for name in names.split()}
+
+
+_CLASS_OF = _inverted(
+    {
+        "product": "Dense EinsumDense MultiHeadAttention GroupedQueryAttention "
+        "Attention AdditiveAttention Dot Matmul Einsum Tensordot",
+        "convolution": "Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose "
+        "Conv3DTranspose SeparableConv1D SeparableConv2D",
+        "depthwise": "DepthwiseConv1D DepthwiseConv2D",
+        "gather": "Embedding Take TakeAlongAxis GetItem",
+        "recurrence": "LSTM GRU SimpleRNN RNN Bidirectional ConvLSTM1D ConvLSTM2D "
+        "ConvLSTM3D",
+    }
+)
+_KERNELS = _inverted(
+    {
+        14: "MultiHeadAttention GroupedQueryAttention",
+        8: "GroupNormalization",
+        6: "AdditiveAttention LayerNormalization",
+        4: "Attention",
+        2: "BatchNormalization Dropout",
+    }
+)
+"""Kernels of a forward pass where they are more than those of the class."""
 
 _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
 """cuDNN runs a step of a recurrence in a few kernels; a loop of TensorFlow does not."""
-
-
-def launch_seconds(call: Call, device: Device) -> float:
-    """Seconds of a forward pass that do not depend on the batch: kernel launches."""
-    kind = call.kind.partition(":")[0]
-    usual = _KERNELS.get(kind, _KERNELS_OF_CLASS.get(efficiency_of(kind), 1))
-    kernels = call.kernels or (0 if call.kind in VIEWS else usual)
-    if call.sequential_steps > 1:
-        kernels = call.sequential_steps * _KERNELS_PER_STEP[device.kind]
-    return kernels * device.call_seconds
-
-
-def efficiency_of(kind: str) -> str:
-    """The class of kernels that a kind of layer runs."""
-    return _CLASS_OF_KIND.get(kind.partition(":")[0], "element-wise")
 
 
 def _estimate(
@@ -140,41 +105,34 @@ def _estimate(
         return 0.0
     times = 2.0 if backward else 1.0
     moved = times * (call.moved_bytes or 2.0 * call.output_bytes)
-    peak, kernels = device.flops_per_second, call.efficiency or efficiency_of(call.kind)
+    kind = call.kind.partition(":")[0]
+    usual = _CLASS_OF.get(kind, "element-wise")
+    launches = call.kernels or _KERNELS.get(kind, _CLASSES[usual].launches)
+    name = call.efficiency or usual
     if call.sequential_steps > 1:
-        kernels = "recurrence"
+        name = "recurrence"
+        launches = call.sequential_steps * _KERNELS_PER_STEP[device.kind]
+    share, peak = _CLASSES[name], device.flops_per_second
     half = bool(call.output_dtypes) and call.output_dtypes[0].endswith("float16")
-    if device.kind == "gpu" and half and kernels != "element-wise":
+    if device.kind == "gpu" and half and name != "element-wise":
         peak *= device.half_speed
-    share_of_flops, share_of_bytes = _EFFICIENCY[device.kind][kernels]
     seconds = max(
-        flops / (peak * share_of_flops),
-        moved / (device.bytes_per_second * share_of_bytes),
+        flops / (peak * (share.gpu if device.kind == "gpu" else share.cpu)),
+        moved / (device.bytes_per_second * share.bytes),
     )
-    return seconds + times * launch_seconds(call, device)
+    return seconds + times * launches * device.call_seconds
 
 
 # Copies of each weight that Keras' optimizers keep beside it (keras/src/optimizers).
 # Adafactor keeps a row and a column per matrix instead, which rounds to nothing.
-OPTIMIZER_SLOTS: Mapping[str, int] = {
-    "sgd": 0,
-    "momentum": 1,
-    "sgd+momentum": 1,
-    "adam": 2,
-    "adamw": 2,
-    "adamax": 2,
-    "nadam": 2,
-    "lamb": 2,
-    "amsgrad": 3,
-    "rmsprop": 1,
-    "rmsprop+momentum": 2,
-    "adagrad": 1,
-    "adadelta": 2,
-    "ftrl": 2,
-    "lion": 1,
-    "muon": 2,
-    "adafactor": 0,
-}
+OPTIMIZER_SLOTS = _inverted(
+    {
+        0: "sgd adafactor",
+        1: "momentum sgd+momentum rmsprop adagrad lion",
+        2: "adam adamw adamax nadam lamb rmsprop+momentum adadelta ftrl muon",
+        3: "amsgrad",
+    }
+)
 
 
 def optimizer_name(optimizer: object) -> str:
@@ -208,6 +166,7 @@ def slots_of(optimizer: str) -> int:
     return OPTIMIZER_SLOTS[optimizer_name(optimizer)]
 
 
+@runtime_checkable
 class CostModel(Protocol):
     """Seconds for everything that a step does; all finite and not negative."""
 
@@ -222,37 +181,6 @@ class CostModel(Protocol):
 
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
         """The link between two devices, whose `seconds(bytes)` is the copy's time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Roofline:
-    """Estimate seconds from FLOPs, bytes and kernel launches."""
-
-    def forward_seconds(self, call: Call, device: Device) -> float:
-        """Known seconds if the call has them, else the roofline."""
-        known = dict(call.seconds_on).get(device.kind)
-        return _estimate(call, device, call.forward_flops) if known is None else known
-
-    def backward_seconds(self, call: Call, device: Device) -> float:
-        """Known seconds scaled by backward to forward FLOPs, else the roofline."""
-        known = dict(call.seconds_on).get(device.kind)
-        if known is None:
-            return _estimate(call, device, call.backward_flops, backward=True)
-        return known * call.backward_flops / (call.forward_flops or math.inf)
-
-    def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
-        """Read weight, gradient and slots once, write weight and slots once.
-
-        Keras updates each variable by itself, in about 5 kernels for each slot.
-        """
-        slots = slots_of(optimizer)
-        touched = count * (3 + 2 * slots)
-        launches = (2 + 5 * slots) * device.call_seconds
-        return touched / device.bytes_per_second + launches
-
-    def link(self, source: str, target: str, cluster: Cluster) -> Link:
-        """The cluster's own link."""
-        return cluster.link(source, target)
 
 
 def signature(call: Call) -> str:
@@ -276,11 +204,10 @@ def rows_of(call: Call) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CallSeconds:
-    """Measured seconds of a call on a device, or on every device of a kind.
+    """Measured seconds of calls of a `signature` on a device, or on all of a kind.
 
-    `forward` and `backward` are for `rows` rows, or for any number if that is None; of
-    these seconds, `forward_fixed` and `backward_fixed` do not depend on their number.
-    `call` is a call's name, or its `signature`; `flops` are forward, of all rows.
+    `forward` and `backward` are for `rows` rows; of these seconds, `forward_fixed` and
+    `backward_fixed` do not depend on their number. `flops` are forward, of all rows.
     """
 
     call: str
@@ -289,7 +216,7 @@ class CallSeconds:
     backward: Seconds = 0.0
     forward_fixed: Seconds = 0.0
     backward_fixed: Seconds = 0.0
-    rows: Positive | None = None
+    rows: Positive = 1
     flops: Amount = 0.0
 
 
@@ -308,23 +235,22 @@ some, such as those of moments, do not grow with the rows."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Seconds from a table of measurements; what it does not hold is estimated.
+class Costs:
+    """Seconds as measured, or else estimated from FLOPs, bytes and kernel launches.
 
-    A call is looked up by its name, then by its signature. With fewer or more rows than
-    were measured it takes the fixed seconds and its share of the others.
+    With fewer or more rows than were measured a call takes the fixed seconds and its
+    share of the others.
     """
 
     calls: tuple[CallSeconds, ...] = ()
     updates: tuple[UpdateSeconds, ...] = ()
     links: tuple[Link, ...] = ()
-    batch: Positive | None = None
 
     @cached_property
     def devices(self) -> frozenset[str]:
         """The devices and kinds that the table tells apart."""
-        names = [one.device for one in self.calls]
-        return frozenset([*names, *(one.device for one in self.updates)])
+        rows: list[CallSeconds | UpdateSeconds] = [*self.calls, *self.updates]
+        return frozenset(one.device for one in rows)
 
     @cached_property
     def _calls(self) -> dict[tuple[str, str], list[CallSeconds]]:
@@ -335,36 +261,45 @@ class Measured:
 
     def _found(self, call: Call, device: Device) -> CallSeconds | None:
         flops = call.forward_flops / rows_of(call)
-        for where in (device.name, device.kind):
-            if known := self._calls.get((call.name, where)):
-                return known[0]
+
+        def off(one: CallSeconds) -> float:
+            return abs(one.flops / one.rows - flops)
+
+        for where in (device.name, device.kind) if self.calls else ():
             like = self._calls.get((signature(call), where), ())
-            pairs = ((abs(one.flops / (one.rows or 1) - flops), one) for one in like)
-            off, near = min(pairs, key=lambda pair: pair[0], default=(math.inf, None))
-            if near and off <= _SAME_FLOPS * flops:
+            near = min(like, key=off, default=None)
+            if near and off(near) <= _SAME_FLOPS * flops:
                 return near
         return None
 
     def forward_seconds(self, call: Call, device: Device) -> float:
-        """The measured forward pass, else the estimate."""
-        if (one := self._found(call, device)) is None:
-            return Roofline().forward_seconds(call, device)
-        share = rows_of(call) / (one.rows or rows_of(call))
-        return one.forward_fixed + (one.forward - one.forward_fixed) * share
+        """Measured seconds, else those that the call has, else the roofline."""
+        if one := self._found(call, device):
+            return _share_of(one.forward, one.forward_fixed, call, one.rows)
+        known = dict(call.seconds_on).get(device.kind)
+        return _estimate(call, device, call.forward_flops) if known is None else known
 
     def backward_seconds(self, call: Call, device: Device) -> float:
-        """The measured backward pass, else the estimate."""
-        if (one := self._found(call, device)) is None:
-            return Roofline().backward_seconds(call, device)
-        share = rows_of(call) / (one.rows or rows_of(call))
-        return one.backward_fixed + (one.backward - one.backward_fixed) * share
+        """Likewise; known seconds are scaled by backward to forward FLOPs."""
+        if one := self._found(call, device):
+            return _share_of(one.backward, one.backward_fixed, call, one.rows)
+        known = dict(call.seconds_on).get(device.kind)
+        if known is None:
+            return _estimate(call, device, call.backward_flops, backward=True)
+        return known * call.backward_flops / (call.forward_flops or math.inf)
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
-        """The measured update, else the estimate."""
+        """Read weight, gradient and slots once, write weight and slots once.
+
+        Keras updates each variable by itself, in about 5 kernels for each slot.
+        """
         for one in self.updates:
             if one.device in (device.name, device.kind):
                 return one.fixed + count / one.bytes_per_second
-        return Roofline().update_seconds(count, device, optimizer)
+        slots = slots_of(optimizer)
+        touched = count * (3 + 2 * slots)
+        launches = (2 + 5 * slots) * device.call_seconds
+        return touched / device.bytes_per_second + launches
 
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
         """The measured link between these two devices, else the cluster's."""
@@ -374,15 +309,20 @@ class Measured:
         return cluster.link(source, target)
 
 
+def _share_of(seconds: float, fixed: float, call: Call, rows: int) -> float:
+    """Seconds of a call of other rows than those that were measured."""
+    return fixed + (seconds - fixed) * rows_of(call) / rows
+
+
 @dataclass(frozen=True, slots=True)
 class _CostFile:
     """A cost table in a file of its own."""
 
     splitnet_costs: Literal[2]
-    costs: Measured
+    costs: Costs
 
 
-def save_costs(costs: Measured, path: str | Path) -> None:
+def save_costs(costs: Costs, path: str | Path) -> None:
     """Write measured costs as JSON, atomically.
 
     Raises:
@@ -391,12 +331,8 @@ def save_costs(costs: Measured, path: str | Path) -> None:
     write_json(encode(_CostFile(2, costs)), path, "cost table")
 
 
-def load_costs(path: str | Path) -> Measured:
-    """Read what `save_costs` wrote.
-
-    Raises:
-        PlanFileError: no such file, or not a cost table; the message names the field.
-    """
+def load_costs(path: str | Path) -> Costs:
+    """Read what `save_costs` wrote; `PlanFileError` names the field at fault."""
     return load_json(path, "cost table", lambda values: decode(values, _CostFile)).costs
 
 
@@ -405,43 +341,11 @@ def costs_of(costs: Any) -> Any:
     return load_costs(Path(costs)) if isinstance(costs, str | PathLike) else costs
 
 
-def costs_to_dict(
-    costs: CostModel, graph: Graph, cluster: Cluster
-) -> dict[str, object] | None:
-    """A cost model as plain values, None for a roofline; others become a table."""
-    if isinstance(costs, Roofline):
-        return None
-    if not isinstance(costs, Measured):
-        costs = _tabulated(costs, graph, cluster)
-    found: dict[str, object] = encode(costs)
-    return found
-
-
-def _tabulated(costs: CostModel, graph: Graph, cluster: Cluster) -> Measured:
-    """What another cost model says of each call, device and link."""
-    ends = permutations((device.name for device in cluster), 2)
-    return Measured(
-        calls=tuple(
-            CallSeconds(
-                call.name,
-                device.name,
-                costs.forward_seconds(call, device),
-                costs.backward_seconds(call, device),
-                rows=rows_of(call),
-            )
-            for call, device in product(graph.calls, cluster)
-        ),
-        links=tuple(
-            replace(costs.link(a, b, cluster), source=a, target=b) for a, b in ends
-        ),
-        batch=graph.batch,
+def costs_for_file(costs: CostModel) -> Costs:
+    """The costs of a plan that is saved; `PlanFileError` for a class of the user's."""
+    if isinstance(costs, Costs):
+        return costs
+    raise PlanFileError(
+        f"a file cannot hold costs of class {type(costs).__name__!r}; plan with "
+        "costs=None, or with those of splitnet.measure(source, cluster)."
     )
-
-
-def costs_from_dict(values: object) -> Measured | Roofline:
-    """The inverse of `costs_to_dict`.
-
-    Raises:
-        PlanFileError: not a cost model; the message names the field.
-    """
-    return Roofline() if values is None else decode(values, Measured, "costs")

@@ -5,7 +5,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -53,26 +53,13 @@ def warn(message: str) -> None:
 
 
 def listed(headline: str, faults: Iterable[str]) -> str:
-    """Join all faults under one headline, a bullet each.
-
-    >>> print(listed("net 'a' has 2 faults.", ["first", "second"]))
-    net 'a' has 2 faults.
-      - first
-      - second
-    """
+    """Join all faults under one headline, a bullet each."""
     return "\n".join([headline, *(f"  - {fault}" for fault in faults)])
 
 
 @contextmanager
 def collected(faults: list[str], where: str = "") -> Iterator[None]:
-    """Add an error that is raised in this block to a list of faults.
-
-    >>> faults = []
-    >>> with collected(faults, "device[0]: "):
-    ...     raise DeviceError("no such preset")
-    >>> faults
-    ['device[0]: no such preset']
-    """
+    """Add an error that is raised in this block to a list of faults."""
     try:
         yield
     except SplitnetError as error:
@@ -80,11 +67,7 @@ def collected(faults: list[str], where: str = "") -> Iterator[None]:
 
 
 def repeated(names: Iterable[str]) -> list[str]:
-    """The names that occur more than once, each once.
-
-    >>> repeated(["a", "b", "a", "a"])
-    ['a']
-    """
+    """The names that occur more than once, each once."""
     return [name for name, count in Counter(names).items() if count > 1]
 
 
@@ -92,7 +75,7 @@ def first_line(error: BaseException) -> str:
     """First lines of a third-party exception, without Keras' appended text."""
     text = _CONTROL.sub("?", str(error).split("Arguments received by")[0])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines[:2])[:300] if lines else "no message"
+    return " ".join(lines[:2])[:300] or "no message"
 
 
 def shown(value: object) -> str:
@@ -110,54 +93,43 @@ def shown(value: object) -> str:
 
 
 _DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
-_PREFIXES = _DECIMAL | {f"{one}i": 1024.0**n for n, one in enumerate("kmgtp", 1)}
-# Unit -> an example of it, and its spellings in lower case with their scales.
-_UNITS: Mapping[str, tuple[str, Mapping[str, float]]] = {
-    "B": ("16 GiB", {f"{one}b": scale for one, scale in _PREFIXES.items()}),
-    "B/s": ("25 GB/s", {f"{one}b/s": scale for one, scale in _PREFIXES.items()}),
-    "FLOP/s": (
-        "19.5 TFLOP/s",
-        {f"{p}{n}": s for p, s in _DECIMAL.items() for n in ("flop/s", "flops")},
-    ),
-    "s": ("10 us", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}),
+_BINARY = {f"{one}i": 1024.0**n for n, one in enumerate("kmgtp", 1)}
+# Unit -> an example, its spellings in lower case, and its prefixes.
+_UNITS = {
+    "B": ("16 GiB", "b", _DECIMAL | _BINARY),
+    "B/s": ("25 GB/s", "b/s", _DECIMAL | _BINARY),
+    "FLOP/s": ("19.5 TFLOP/s", "flop/?s", _DECIMAL),
+    "s": ("10 us", "s", {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9}),
 }
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s\d]*)\s*")
 
 
 def parse_quantity(value: object, what: str, unit: str) -> float:
     """Read a number, or a text with a unit, as a finite, non-negative number of `unit`.
 
-    Args:
-        value: "16 GiB", "25 GB/s", "19.5 TFLOP/s", "10 ms", or a number.
-        what: whose value it is, for errors.
-        unit: "B", "B/s", "FLOP/s" or "s"; rates must be more than zero.
-
-    Raises:
-        DeviceError: none of these.
+    `unit` is "B", "B/s", "FLOP/s" or "s", and `what` says whose value it is, for the
+    `DeviceError`. Rates must be more than zero.
 
     >>> parse_quantity("25 GB/s", "link", "B/s"), parse_quantity("10 ms", "wait", "s")
     (25000000000.0, 0.01)
     """
-    example, scales = _UNITS[unit]
-    fault, number = "", math.nan
+    example, spelled, scales = _UNITS[unit]
+    number = math.nan
     if isinstance(value, str):
-        match = _QUANTITY.fullmatch(value)
-        if match is None:
-            fault = f"must look like {example!r}"
-        elif match[2] and match[2].lower() not in scales:
-            fault = f"has an unknown unit {match[2]!r}; write it as {example!r}"
-        else:
-            number = float(match[1]) * scales.get(match[2].lower(), 1.0)
+        pattern = rf"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(?:({'|'.join(scales)}){spelled})?"
+        if match := re.fullmatch(pattern, value.strip().lower()):
+            try:
+                number = float(match[1]) * scales[match[2] or ""]
+            except ValueError:  # two points
+                number = math.nan
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = value
-    else:
-        fault = f"must be a number or a text such as {example!r}"
-    if not fault and not 0 <= number < 1e30:
-        fault = "must be finite and not negative"
-    elif number == 0 and unit.endswith("/s"):
-        fault = "must be more than zero"
-    if fault:
-        raise DeviceError(f"{what} {fault}. Received: {shown(value)}.")
+    rate = unit.endswith("/s")
+    if not 0 <= number < 1e30 or rate and number == 0:
+        least = "more than zero" if rate else "zero or more"
+        raise DeviceError(
+            f"{what} must be {least}: a number, or a text such as {example!r}. "
+            f"Received: {shown(value)}."
+        )
     return number
 
 

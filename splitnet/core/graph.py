@@ -6,16 +6,19 @@ them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import networkx as nx
 from msgspec import Meta
 
 from splitnet.core.checks import Amount, Count, Positive, check_fields
 from splitnet.core.errors import DeclarationError, listed, repeated
 
+if TYPE_CHECKING:
+    import networkx as nx
+
+BATCH_NORMS = ("per_tower", "synchronised")
 _MOST_BYTES = 2**58
 _MOST_STEPS = 10**6
 Kernels = Literal[
@@ -117,7 +120,7 @@ class Part:
 
     `kind` is "branch", "merge", "input", "tower" or "weights". `on` is the order of
     preference, canonical names and kinds ("gpu:0", "gpu", "auto"); `where` the user's
-    file and line; `options` what a kind needs besides, (name, value).
+    file and line.
     """
 
     name: str
@@ -126,14 +129,33 @@ class Part:
     near: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     where: str = ""
-    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Towers:
+    """How a body is replicated: `on` holds the preferred devices of each tower.
+
+    `broadcast` names the parts whose outputs every tower reads whole.
+    """
+
+    on: tuple[tuple[str, ...], ...]
+    weights_on: tuple[str, ...] = ("cpu",)
+    batch_norm: str = BATCH_NORMS[0]
+    broadcast: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many towers there are."""
+        return len(self.on)
 
 
 @dataclass(frozen=True)
 class Graph:
     """All calls of one model for one batch, in topological order.
 
-    `outputs` names the calls whose results leave the model.
+    `outputs` names the calls whose results leave the model. `towers` are those that
+    were written out as parts, by the part that joins them, and `plain` is the graph
+    before that, None if there are none.
     """
 
     name: str
@@ -143,13 +165,10 @@ class Graph:
     weights: tuple[Weights, ...] = ()
     parts: tuple[Part, ...] = ()
     outputs: tuple[str, ...] = ()
+    towers: Mapping[str, Towers] = field(default_factory=dict, hash=False)
+    plain: "Graph | None" = None
 
     def __post_init__(self) -> None:
-        """Refuse an invalid graph.
-
-        Raises:
-            DeclarationError: with every fault found.
-        """
         check_fields(self)
         faults = list(_faults(self)) or _cycle_faults(self)
         if faults:
@@ -198,6 +217,8 @@ class Graph:
 
     def networkx(self) -> "nx.DiGraph[str]":
         """The dependency graph: a vertex per call, an edge per pair with `bytes`."""
+        import networkx as nx  # not where a net is declared
+
         graph: nx.DiGraph[str] = nx.DiGraph(name=self.name, batch=self.batch)
         for call in self.calls:
             graph.add_node(call.name, call=call, part=call.part)
@@ -210,61 +231,58 @@ class Graph:
 
 def _faults(graph: Graph) -> Iterator[str]:
     """Names that are repeated or missing, outputs that are not there, and the size."""
-    for what, its in (
+    tables: tuple[tuple[str, Sequence[Call | Part | Weights]], ...] = (
         ("call", graph.calls),
         ("part", graph.parts),
         ("weight", graph.weights),
-    ):
+    )
+    for what, its in tables:
         for name in repeated(one.name for one in its):
             yield f"{what} {name!r} is repeated"
+    uses: list[tuple[str, str, Iterable[str], Mapping[str, object]]] = [
+        ("output", "call", graph.outputs, graph.call)
+    ]
     for call in graph.calls:
-        if call.part not in graph.part:
-            yield f"call {call.name!r} is of part {call.part!r}, which does not exist"
-        for name in call.weights:
-            if name not in graph.weight:
-                yield f"call {call.name!r} uses weight {name!r}, which does not exist"
         shapes, dtypes = len(call.output_shapes), len(call.output_dtypes)
         if shapes and shapes != dtypes:
             yield f"call {call.name!r} has {shapes} output shapes and {dtypes} dtypes"
+        uses.append((f"call {call.name!r}", "part", [call.part], graph.part))
+        uses.append((f"call {call.name!r}", "weight", call.weights, graph.weight))
+    for part in graph.parts:
+        others = (*part.near, *part.apart)
+        uses.append((f"part {part.name!r}", "part", others, graph.part))
     for tensor in graph.tensors:
-        head = f"tensor {tensor.source} -> {tensor.target}: there is no"
-        for end in (tensor.source, tensor.target):
-            if end not in graph.call:
-                yield f"{head} call {end!r}"
+        ends = tensor.source, tensor.target
+        uses.append((f"tensor {' -> '.join(ends)}", "call", ends, graph.call))
         source = graph.call.get(tensor.source)
         if source and tensor.index >= (len(source.output_shapes) or 64):
-            yield f"{head} output {tensor.index}"
-    for part in graph.parts:
-        for other in (*part.near, *part.apart):
-            if other not in graph.part:
-                yield f"part {part.name!r} names {other!r}, which is not a part"
-    for name in graph.outputs:
-        if name not in graph.call:
-            yield f"output {name!r} is not a call"
-    size = sum(tensor.bytes for tensor in graph.tensors)
-    size += sum(weights.bytes for weights in graph.weights)
-    size += sum(
-        call.output_bytes
-        + call.activation_bytes
-        + call.workspace_bytes
-        + (call.inner_bytes or 0)
-        + call.size_bytes
-        for call in graph.calls
+            yield f"tensor {' -> '.join(ends)}: there is no output {tensor.index}"
+    for who, what, names, known in uses:
+        for name in names:
+            if name not in known:
+                yield f"{who} names the {what} {name!r}, which does not exist"
+    held = (
+        (c.output_bytes, c.activation_bytes, c.workspace_bytes, c.size_bytes)
+        for c in graph.calls
     )
-    if size > _MOST_BYTES:
+    size = sum(map(sum, held)) + sum(call.inner_bytes or 0 for call in graph.calls)
+    size += sum(tensor.bytes for tensor in graph.tensors)
+    if size + sum(weights.bytes for weights in graph.weights) > _MOST_BYTES:
         yield "its tensors and weights have more than 2**58 bytes together"
 
 
 def _cycle_faults(graph: Graph) -> list[str]:
     """Calls must be in topological order."""
+    import networkx as nx
+
     position = {call.name: i for i, call in enumerate(graph.calls)}
     if all(position[t.source] < position[t.target] for t in graph.tensors):
         return []
     try:
-        cycle = nx.find_cycle(graph.networkx())
+        cycle = [source for source, _ in nx.find_cycle(graph.networkx())]
     except nx.NetworkXNoCycle:
         return ["its calls are not in topological order"]
-    return ["it has a cycle: " + " -> ".join([a for a, _ in cycle] + [cycle[0][0]])]
+    return ["it has a cycle: " + " -> ".join([*cycle, cycle[0]])]
 
 
 def names_of(graph: Graph, part: Part) -> dict[str, int]:
@@ -275,32 +293,30 @@ def names_of(graph: Graph, part: Part) -> dict[str, int]:
     """
     names = {part.name: 0}
     for call in graph.calls_of[part.name]:
-        names.setdefault(call.name, 1)
         steps = call.name.split("/")
-        for end in range(len(steps) - 1, 0, -1):
-            names.setdefault("/".join(steps[:end]), 1 + len(steps) - end)
         bare = [step.partition("@")[0] for step in steps]
-        others = ["/".join(bare[:end]) for end in range(len(bare), 0, -1)]
-        for other in (call.layer, *others):
-            if other:
-                names.setdefault(other, 100)
+        for end in range(len(steps), 0, -1):
+            names.setdefault("/".join(steps[:end]), 1 + len(steps) - end)
+        for other in (call.layer, *("/".join(bare[: n + 1]) for n in range(len(bare)))):
+            names.setdefault(other, 100)
     return names
 
 
 def parts_called(graph: Graph, name: str) -> tuple[str, ...]:
     """The parts that a name means: that part, or those with that call or layer."""
-    if name in graph.part:
-        return (name,)
-    ranks = {
-        part.name: rank
-        for part in graph.parts
-        if (rank := names_of(graph, part).get(name)) is not None
-    }
-    return tuple(p for p, rank in ranks.items() if rank == min(ranks.values()))
+    if name in graph.part or not name:
+        return (name,) if name else ()
+    ranks = {part.name: names_of(graph, part).get(name) for part in graph.parts}
+    known = [rank for rank in ranks.values() if rank is not None]
+    return tuple(
+        part for part, rank in ranks.items() if rank in {min(known, default=-1)}
+    )
 
 
 def near_groups(parts: Sequence[Any]) -> list[tuple[str, ...]]:
     """Names of parts, or of branches, bound by near=, in order of declaration."""
+    import networkx as nx
+
     bound = nx.utils.UnionFind([part.name for part in parts])
     for part in parts:
         bound.union(part.name, *part.near)
@@ -313,34 +329,32 @@ def near_groups(parts: Sequence[Any]) -> list[tuple[str, ...]]:
 def conflicts(
     parts: Sequence[Any], allowed: Mapping[str, tuple[str, ...]]
 ) -> Iterator[str]:
-    """Conflicts of near= and apart= with each other and with the devices allowed.
+    """Conflicts of near= and apart= of parts, or branches.
 
-    Args:
-        parts: parts, or branches.
-        allowed: the devices that each may use; one that is left out may use any.
+    `allowed` are the devices that each may use; one that is left out may use any.
     """
-    groups = near_groups(parts)
-    number = {name: i for i, names in enumerate(groups) for name in names}
+    where = {part.name: f"{part.where}: " if part.where else "" for part in parts}
+    group: dict[str, tuple[str, ...]] = {}
     device: dict[str, str] = {}  # part -> the one device that it may use
-    for names in groups:
-        lists = [allowed[name] for name in names if name in allowed]
-        common = in_all(lists)
+    for names in near_groups(parts):
+        lists = {name: allowed[name] for name in names if name in allowed}
+        common = in_all([*lists.values()])
         if lists and not common:
-            wants = [f"{n!r} on {', '.join(allowed[n])}" for n in names if n in allowed]
-            where = _place(part for part in parts if part.name in names)
+            wants = [f"{name!r} on {', '.join(its)}" for name, its in lists.items()]
             yield (
-                f"{where}near= binds parts that cannot share a device: "
+                f"{where[names[0]]}near= binds parts that cannot share a device: "
                 f"{'; '.join(wants)}"
             )
         for name in names:
+            group[name] = names
             choices = common or allowed.get(name, ())
             if len(choices) == 1:
                 device[name] = choices[0]
     for part in parts:
         for other in part.apart:
             here = device.get(part.name)
-            head = f"{_place([part])}{part.name!r} must be apart from {other!r}, but"
-            if number[part.name] == number[other]:
+            head = f"{where[part.name]}{part.name!r} must be apart from {other!r}, but"
+            if other in group[part.name]:
                 yield f"{head} near= binds them to one device"
             elif here and here == device.get(other):
                 yield f"{head} both are on {here}"
@@ -350,9 +364,3 @@ def in_all(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """What stands in each of some lists, in the order of the first."""
     first = lists[0] if lists else ()
     return tuple(name for name in first if all(name in other for other in lists))
-
-
-def _place(parts: Iterable[Any]) -> str:
-    """Files and lines of the user's program, to begin a message with."""
-    lines = ", ".join(dict.fromkeys(part.where for part in parts if part.where))
-    return f"{lines}: " if lines else ""

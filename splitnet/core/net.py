@@ -10,33 +10,15 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from splitnet.core import hook
 from splitnet.core.cluster import device_name
 from splitnet.core.errors import DeclarationError, DeviceError, listed, repeated
+from splitnet.core.graph import BATCH_NORMS, Towers, conflicts
 
-BATCH_NORMS = ("per_tower", "synchronised")
 On = str | list[str] | tuple[str, ...]
 _NO_NAME = re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-@dataclass(frozen=True, slots=True)
-class Towers:
-    """How a body is replicated: `on` holds the preferred devices of each tower.
-
-    `broadcast` names the parts whose outputs every tower reads whole.
-    """
-
-    on: tuple[tuple[str, ...], ...]
-    weights_on: tuple[str, ...] = ("cpu",)
-    batch_norm: str = "per_tower"
-    broadcast: tuple[str, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """How many towers there are."""
-        return len(self.on)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +62,16 @@ class Ref:
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """One declared branch. `inputs` is a `Ref` or a list, tuple or dict of them.
+    """One declared branch, or an output, whose name may be "".
 
-    `where` is its file and line in the user's program.
+    `inputs` is a `Ref` or a list, tuple or dict of them; `where` is its file and line
+    in the user's program.
     """
 
     name: str
     kind: str
     inputs: Any
-    body: Any
+    body: Any = None
     on: tuple[str, ...] = ("auto",)
     near: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
@@ -102,16 +85,6 @@ class Branch:
     def sources(self) -> list[Ref]:
         """The references it reads, in order."""
         return refs_in(self.inputs)
-
-
-@dataclass(frozen=True)
-class _Output:
-    """A model output: the reference, and its name if one was given."""
-
-    kind: ClassVar = "output"
-    ref: Ref
-    name: str | None
-    where: str
 
 
 class Net:
@@ -128,24 +101,16 @@ class Net:
     def __init__(self, name: str = "net") -> None:
         self.name = name
         self.branches: list[Branch] = []
-        self.outputs: list[_Output] = []
+        self.outputs: list[Branch] = []
         self._faults: list[str] = []
         self._check_name(name, "a net", scope=True)
 
     def input(self, name: str, shape: Any, dtype: str = "float32") -> Ref:
         """Declare a model input, as `keras.Input`: the shape goes without the batch."""
-        sizes: tuple[Any, ...] = ()
-        if isinstance(shape, Sequence) and not isinstance(shape, str | bytes):
-            sizes = tuple(shape)
-        else:
+        if not isinstance(shape, Sequence) or isinstance(shape, str | bytes):
             self._fault(f"input {name!r}: the shape must be a tuple such as (28, 28).")
-        wrong = [n for n in sizes if n is not None and (type(n) is not int or n < 0)]
-        if wrong:
-            self._fault(
-                f"input {name!r}: the shape {sizes!r} holds {wrong[0]!r}; sizes are "
-                "whole numbers, or None where they vary."
-            )
-        return self._add("input", name, [], None, "cpu", shape=sizes, dtype=dtype)
+            shape = ()
+        return self._add("input", name, [], on="cpu", shape=tuple(shape), dtype=dtype)
 
     def branch(
         self,
@@ -181,12 +146,6 @@ class Net:
         apart: Any = None,
     ) -> Ref:
         """Declare a branch with several inputs; it runs on the CPU unless told."""
-        count = len(refs_in(inputs))
-        if count < 2:
-            self._fault(
-                f"merge {name!r} joins {count} input; a merge needs two or more. Use "
-                "net.branch for one."
-            )
         return self._add("merge", name, inputs, body, on, near, apart)
 
     def towers(
@@ -228,7 +187,7 @@ class Net:
             self._several("towers", "tower", name, on),
             self._preferences(name, weights_on),
             batch_norm,
-            self._names(name, broadcast, "broadcast"),
+            self._names(broadcast, f"branch {name!r}: broadcast="),
         )
         return self._add("towers", name, inputs, body, join_on, towers=towers)
 
@@ -261,16 +220,12 @@ class Net:
         """Declare a model output; its name is the branch's unless given."""
         if name is not None:
             self._check_name(name, "an output", scope=True)
-            name = str(name)
-        if not refs_in(ref):
-            self._fault(f"net.output takes what a branch returned. Received: {ref!r}.")
-        self._own(refs_in(ref), "the output")
-        self.outputs += [_Output(one, name, _line()) for one in refs_in(ref)]
+        for one in self._refs(ref, "the output"):
+            named = "" if name is None else str(name)
+            self.outputs.append(Branch(named, "output", one, where=_line()))
 
     def faults(self) -> list[str]:
         """Every fault that can be found without Keras, each with its file and line."""
-        from splitnet.core.graph import conflicts  # loads networkx
-
         if not self.branches:
             what = "declare an input, a branch and an output"
             return [*self._faults, f"net {self.name!r} is empty; {what}."]
@@ -289,8 +244,7 @@ class Net:
         if not self.outputs:
             yield f"net {self.name!r} has no output; say net.output(ref) for each."
             return
-        ends = [output.ref for output in self.outputs]
-        needed = {ref.number for ref in ends if ref.net is self}
+        needed = {ref.number for output in self.outputs for ref in output.sources}
         for number, branch in reversed([*enumerate(self.branches)]):
             if number in needed:
                 needed |= {ref.number for ref in branch.sources if ref.net is self}
@@ -315,8 +269,8 @@ class Net:
         kind: str,
         name: str,
         inputs: Any,
-        body: Any,
-        on: Any,
+        body: Any = None,
+        on: Any = "auto",
         near: Any = None,
         apart: Any = None,
         **more: Any,
@@ -328,16 +282,17 @@ class Net:
             inputs,
             body,
             self._preferences(name, on),
-            self._names(name, near, "near"),
-            self._names(name, apart, "apart"),
+            self._names(near, f"branch {name!r}: near="),
+            self._names(apart, f"branch {name!r}: apart="),
             _line(),
             **more,
         )
-        self._own(branch.sources, f"branch {branch.name!r}")
-        if kind in ("branch", "split", "towers") and not branch.sources:
+        if kind != "input":
+            self._refs(inputs, f"{kind} {name!r}")
+        if kind == "merge" and len(branch.sources) < 2:
             self._fault(
-                f"{kind} {branch.name!r} reads nothing; give it what net.input "
-                "returned."
+                f"merge {name!r} joins {len(branch.sources)} input; a merge needs two "
+                "or more. Use net.branch for one."
             )
         self.branches.append(branch)
         return Ref(self, branch.name, len(self.branches) - 1)
@@ -347,17 +302,12 @@ class Net:
     ) -> tuple[tuple[str, ...], ...]:
         """The devices of towers or slices, of which there must be two or more."""
         found = on if isinstance(on, list | tuple) else ()
-        if len(found) < 2:
-            self._fault(
-                f"{kind} {name!r}: on= names {on!r}; give a list of two or more "
-                f'devices, one for each {share}, such as ["gpu:0", "gpu:1"].'
-            )
         places = tuple(self._preferences(name, one) for one in found)
         pins = [one[0] for one in places if len(one) == 1 and ":" in one[0]]
-        for pin in repeated(pins):
+        if len(found) < 2 or repeated(pins):
             self._fault(
-                f"{kind} {name!r}: on= names {pin!r} {pins.count(pin)} times. Several "
-                f"{share}s on one device gain nothing; give each a device of its own."
+                f"{kind} {name!r}: on= must be a list of two or more devices, one for "
+                f'each {share}, each once: ["gpu:0", "gpu:1"]. Received: {on!r}.'
             )
         return places
 
@@ -368,23 +318,21 @@ class Net:
             self._fault(f"branch {name!r}: on={on!r}: {error}")
             return ("auto",)
 
-    def _names(self, name: str, refs: Any, word: str) -> tuple[str, ...]:
-        if refs is not None and not refs_in(refs):
-            self._fault(
-                f"branch {name!r}: {word}= takes what a branch returned. Received: "
-                f"{refs!r}."
-            )
-        return tuple(ref.name for ref in self._own(refs_in(refs), f"branch {name!r}"))
+    def _names(self, value: Any, who: str) -> tuple[str, ...]:
+        its = () if value is None else self._refs(value, who)
+        return tuple(ref.name for ref in its)
 
-    def _own(self, refs: list[Ref], who: str) -> list[Ref]:
-        """Those of this net; others are faults."""
-        for ref in refs:
+    def _refs(self, value: Any, who: str) -> list[Ref]:
+        """The references in a value; what is none, or of another net, is a fault."""
+        if not refs_in(value):
+            self._fault(f"{who} takes what a branch returned. Received: {value!r}.")
+        for ref in refs_in(value):
             if ref.net is not self:
                 self._fault(
                     f"{who} uses {ref.name!r} of another net, {ref.net.name!r}; "
                     "declare it in this one."
                 )
-        return [ref for ref in refs if ref.net is self]
+        return [ref for ref in refs_in(value) if ref.net is self]
 
     def _check_name(self, name: Any, what: str, *, scope: bool = False) -> None:
         """Names of models and outputs are scopes of TensorFlow's graphs."""
@@ -451,8 +399,8 @@ def refs_in(value: Any) -> list[Ref]:
     return [ref for item in value for ref in refs_in(item)]
 
 
-def _repeated_names(things: Sequence[Branch | _Output], unique: str) -> Iterator[str]:
-    first: dict[str, Branch | _Output] = {}
+def _repeated_names(things: Sequence[Branch], unique: str) -> Iterator[str]:
+    first: dict[str, Branch] = {}
     for one in things:
         if one.name and (other := first.setdefault(one.name, one)) is not one:
             yield (

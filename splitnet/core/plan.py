@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from splitnet.core import hook
 from splitnet.core.checks import Positive, check_fields, checked
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs import CostModel, Roofline
-from splitnet.core.errors import PlanFileError, format_bytes, format_seconds, shown
+from splitnet.core.costs import CostModel, Costs
+from splitnet.core.errors import PlanFileError, format_bytes, format_seconds
 from splitnet.core.graph import Graph, parts_called
 from splitnet.core.timeline import SCHEDULES, Copy, Execution, Memory, Timeline
 
@@ -27,102 +27,6 @@ CONTIGUITIES = ("free", "convex", "pipeline")
 NESTED = ("expand", "keep")
 FIXED = ("microbatches", "schedule", "recompute", "towers", "split")
 """What can be fixed where a strategy is chosen."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """Everything that planning takes besides the source and the cluster.
-
-    `splitnet.plan` documents each field. Names of algorithms, devices and costs are
-    checked where they are used.
-
-    Raises:
-        DeclarationError: options out of range, all of them at once.
-    """
-
-    batch: Positive = 32
-    objective: Annotated[str, OBJECTIVES] = "latency"
-    pins: Any = None
-    missing: Annotated[str, MISSING] = "fallback"
-    costs: Any = None
-    optimizer: Any = "adam"
-    time_limit: Annotated[float, Meta(ge=0)] = 5.0
-    effort: Positive | None = None
-    training: bool = True
-    contiguity: Annotated[str, CONTIGUITIES] | None = None
-    seed: int = 0
-    cut_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.02
-    regroup: bool = False
-    nested: Annotated[str, NESTED] = "expand"
-    on_progress: Callable[[float, float], None] | None = None
-    strategy: Annotated[str, ("auto",)] | None = None
-    microbatches: Positive | None = None
-    schedule: Annotated[str, SCHEDULES] | None = None
-    recompute: bool | None = None
-    towers: Positive | None = None
-    split: Mapping[str, Positive] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, self._faults())
-
-    def _faults(self) -> Iterator[str]:
-        """What the types of the fields do not say."""
-        costs, pins = self.costs, self.pins
-        if not isinstance(costs, str | PathLike | None) and not hasattr(
-            costs, "forward_seconds"
-        ):
-            yield (
-                "costs= must be a cost model, the file of one, or None. Received: "
-                f"{shown(costs)}"
-            )
-        table = isinstance(pins, Mapping | Plan | str | PathLike | None)
-        if not table and not callable(pins):
-            yield (
-                "pins= must be a table of patterns, a function of a part, a plan or "
-                f"its file, 'as_built', or None. Received: {shown(pins)}"
-            )
-        given = [name for name in FIXED if getattr(self, name) is not None]
-        if self.strategy is None and given:
-            yield (
-                f"strategy= must be 'auto' where {'=, '.join(given)}= is given. "
-                "Received: None"
-            )
-        if self.strategy is not None and self.objective != "latency":
-            yield (
-                "objective= must be 'latency' with strategy='auto'. Received: "
-                f"{shown(self.objective)}"
-            )
-
-
-if TYPE_CHECKING:
-
-    class PlanArguments(TypedDict, total=False):
-        """Options of `splitnet.plan`, for functions that pass them on."""
-
-        batch: int
-        objective: str
-        pins: Any
-        missing: str
-        costs: Any
-        optimizer: Any
-        time_limit: float
-        effort: int | None
-        training: bool
-        contiguity: str | None
-        seed: int
-        cut_penalty: float
-        regroup: bool
-        nested: str
-        on_progress: Callable[[float, float], None] | None
-        strategy: str | None
-        microbatches: int | None
-        schedule: str | None
-        recompute: bool | None
-        towers: int | None
-        split: Mapping[str, int] | None
-
-else:
-    PlanArguments = PlanOptions  # `Unpack` of it: its fields, with their defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +101,8 @@ class StrategyComparison:
         return self.all[0]
 
     def __getitem__(self, kind: str) -> Strategy:
-        """The best strategy of a kind.
-
-        Raises:
-            KeyError: none of that kind was simulated.
-        """
-        for one in self.all:
-            if one.kind == kind:
-                return one
-        raise KeyError(kind)
+        """The best strategy of a kind; `KeyError` if none was simulated."""
+        return {one.kind: one for one in reversed(self.all)}[kind]
 
     def __str__(self) -> str:
         """The result in a line, and a line for each strategy."""
@@ -292,15 +189,13 @@ class Verdict:
         lines = [self._headline(), f"{'; '.join(facts)}."]
         if self.strategies is not None:
             best = self.strategies.best
-            times = [
+            times = (
                 f"{one.kind} {format_seconds(one.seconds)}"
                 f"{'' if one.fits else ' (does not fit)'}"
                 for one in self.strategies.all
-            ]
-            lines.append(
-                f"strategies: {', '.join(times)}. {best.kind} is fastest: "
-                f"{best.reason}."
             )
+            why = f"{best.kind} is fastest: {best.reason}."
+            lines.append(f"strategies: {', '.join(times)}. {why}")
             if best.kind in ("towers", "pipeline") and best.seconds < 0.98 * self.value:
                 lines.append(f"faster than this plan: {best.how}.")
         return "\n".join([*lines, *(f"advice: {line}" for line in self.advice)])
@@ -311,18 +206,20 @@ class Verdict:
         mine = value_text(self.objective, self.value)
         if self.overfull:
             return f"does not fit the memory of {', '.join(self.overfull)}; {mine}."
-        if self.single_device is None or self.single_device_value is None:
+        if self.single_device_value is None:
             return f"{mine}; the model fits no single device, so it must be split."
         alone = value_text(self.objective, self.single_device_value, long=False)
         one = f"{self.single_device} alone ({alone})"
         times = self.speed_up or 1.0
-        memory = self.objective == "memory"
+        less, more = "faster", "slower"
+        if self.objective == "memory":
+            less, more = "less", "more"
         if not self.worth_distributing:
-            worse = f"{1 / times - 1:.0%} {'more' if memory else 'slower'} than {one}"
-            return f"{mine}, {worse}; not worth distributing."
+            slower = f"{1 / times - 1:.0%} {more} than {one}"
+            return f"{mine}, {slower}; not worth distributing."
         if times < 1.005:
             return f"{mine}; no gain over {one}."
-        return f"{mine}, {times:.2f} times {'less' if memory else 'faster'} than {one}."
+        return f"{mine}, {times:.2f} times {less} than {one}."
 
 
 def value_text(objective: str, value: float, *, long: bool = True) -> str:
@@ -378,7 +275,7 @@ class Plan:
     bound: float = 0.0
     contiguity: str | None = None
     ended_by_clock: bool = False
-    costs: CostModel = field(default_factory=Roofline)
+    costs: CostModel = field(default_factory=Costs)
     verdict: Verdict | None = None
     reused: Mapping[str, str] = field(default_factory=dict)
     execution: Execution = Execution()
@@ -470,3 +367,53 @@ class Plan:
             f"<Plan of {self.graph.name!r}: {len(self.placements)} parts on {devices}, "
             f"{runs}{format_seconds(self.seconds)} a step>"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreOptions:
+    """What a placement is evaluated by; `splitnet.plan` documents each field."""
+
+    batch: Positive = 32
+    objective: Annotated[str, OBJECTIVES] = "latency"
+    costs: Annotated[Any, CostModel | str | PathLike | None] = None
+    optimizer: Any = "adam"
+    training: bool = True
+    nested: Annotated[str, NESTED] = "expand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions(ScoreOptions):
+    """Everything that planning takes besides the source and the cluster.
+
+    Names of optimizers and devices are checked where they are used.
+
+    Raises:
+        DeclarationError: options out of range, all of them at once.
+    """
+
+    pins: Annotated[Any, Mapping | Callable | Plan | str | PathLike | None] = None
+    missing: Annotated[str, MISSING] = "fallback"
+    time_limit: Annotated[float, Meta(ge=0)] = 5.0
+    effort: Positive | None = None
+    contiguity: Annotated[str, CONTIGUITIES] | None = None
+    seed: int = 0
+    cut_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.02
+    regroup: bool = False
+    on_progress: Callable[[float, float], None] | None = None
+    strategy: Annotated[str, ("auto",)] | None = None
+    microbatches: Positive | None = None
+    schedule: Annotated[str, SCHEDULES] | None = None
+    recompute: bool | None = None
+    towers: Positive | None = None
+    split: Mapping[str, Positive] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        """What the types of the fields do not say."""
+        given = [name for name in FIXED if getattr(self, name) is not None]
+        if self.strategy is None and given:
+            yield f"strategy= must be 'auto' where {'=, '.join(given)}= is given"
+        if self.strategy is not None and self.objective != "latency":
+            yield "objective= must be 'latency' with strategy='auto'"

@@ -12,16 +12,17 @@ import re
 import secrets
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from functools import cache, partial
+from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from splitnet.core.checks import checked
 from splitnet.core.cluster import (
     Cluster,
     Device,
@@ -46,69 +47,41 @@ _MOST_BYTES = 1 << 30
 _MOST_DEPTH = 64
 _MOST_LETTERS = 10_000
 _MOST_FAULTS = 8
-_HOST_NAME = re.compile(r"([a-z]\w*)(?::(\d{1,4}))?")
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*)):(\d{1,5})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_AT_PATH = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 
 
 def load_json(path: str | Path, what: str, build: Callable[[Any], Value]) -> Value:
-    """Read a JSON file and build a value of it; errors name the file.
-
-    Args:
-        path: the file.
-        what: what it holds, for errors: "plan".
-        build: makes the value; raises `SplitnetError` if it cannot.
+    """Read a JSON file and `build` a value of it.
 
     Raises:
-        PlanFileError: the file cannot be read, or does not hold such a value.
+        PlanFileError: with the file and `what` it should hold, "plan".
     """
-    values = read_json(path, what)
+    values = read_values(path, what)
     try:
         return build(values)
     except SplitnetError as error:
         raise PlanFileError(f"cannot load the {what} {str(path)!r}: {error}") from None
 
 
-def read_json(path: str | Path, what: str) -> Any:
-    """Read a JSON file as plain values.
+def read_values(path: str | Path, what: str, language: str = "JSON") -> Any:
+    """Read a JSON or TOML file as plain values.
 
     Raises:
-        PlanFileError: not a regular file, too large, not JSON, or a repeated key.
+        PlanFileError: not a regular file, too large, not of that language, or with a
+            repeated key or a value that nothing of splitnet can have.
     """
-
-    def refused(name: str) -> float:
-        raise ValueError(f"it holds {name}, which is not a number")
-
-    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if twice := repeated(name for name, _ in pairs):
-            raise ValueError(f"a table has the key {twice[0]!r} twice")
-        return dict(pairs)
-
-    parse = partial(json.loads, parse_constant=refused, object_pairs_hook=table)
-    return _read(path, what, "JSON", parse)
-
-
-def read_toml(path: str | Path, what: str) -> dict[str, Any]:
-    """Read a TOML file as plain values.
-
-    Raises:
-        PlanFileError: not a regular file, too large, or not TOML.
-    """
-    values: dict[str, Any] = _read(path, what, "TOML", tomllib.loads)
-    return values
-
-
-def _read(
-    path: str | Path, what: str, language: str, parse: Callable[[str], Any]
-) -> Any:
-    name = f"the {what} {str(path)!r}"
+    parse = tomllib.loads
+    if language == "JSON":
+        parse = partial(json.loads, parse_constant=_refuse, object_pairs_hook=_table)
     try:
         status = os.stat(path)
         _check_regular(status.st_mode)  # a pipe would never end
         if status.st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
         values = parse(Path(path).read_text("utf-8"))
+        if faults := [*islice(_value_faults(values), _MOST_FAULTS)]:
+            raise ValueError(_CONTROL.sub("?", "; ".join(faults)))
+        return values
     except UnicodeDecodeError:
         reason = "it is not UTF-8 text"
     except RecursionError:
@@ -117,13 +90,17 @@ def _read(
         reason = f"it is not {language} (cut off, or edited wrongly?): {error}"
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-    else:
-        faults = [*islice(_value_faults(values), _MOST_FAULTS)]
-        if not faults:
-            return values
-        faults = [_CONTROL.sub("?", fault) for fault in faults]
-        raise PlanFileError(listed(f"cannot load {name}.", faults))
-    raise PlanFileError(f"cannot load {name}: {reason}.")
+    raise PlanFileError(f"cannot load the {what} {str(path)!r}: {reason}.")
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"it holds {name}, which is not a number")
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if twice := repeated(name for name, _ in pairs):
+        raise ValueError(f"a table has the key {twice[0]!r} twice")
+    return dict(pairs)
 
 
 def _check_regular(mode: int) -> None:
@@ -148,8 +125,7 @@ def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
     elif isinstance(value, dict):
         for key, inner in value.items():
             yield from _value_faults(key, f"{path} (a key)")
-            inside = f"{path}.{key}" if path else str(key)
-            yield from _value_faults(inner, inside, depth + 1)
+            yield from _value_faults(inner, f"{path}.{key}".lstrip("."), depth + 1)
     elif isinstance(value, list):
         for i, inner in enumerate(value):
             yield from _value_faults(inner, f"{path}[{i}]", depth + 1)
@@ -158,14 +134,9 @@ def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
 def decode(values: object, kind: type[Value], where: str = "") -> Value:
     """Build a value of a dataclass, or of any type, from plain values of a file.
 
-    Args:
-        values: what a file held.
-        kind: the type to build; dataclasses may hold others, in tuples and tables.
-        where: the path of the values in their file, for errors: "graph".
-
     Raises:
-        PlanFileError: with all unknown fields, or with the path of the first value of
-            another type or out of its range.
+        PlanFileError: with unknown fields, or with the path of the first value of
+            another type or out of its range, which begins with `where`.
 
     >>> from splitnet.core.graph import Weights
     >>> decode({"name": "w", "bytes": "4"}, Weights, "weights[0]")
@@ -173,46 +144,31 @@ def decode(values: object, kind: type[Value], where: str = "") -> Value:
     ...
     splitnet.core.errors.PlanFileError: weights[0].bytes: expected `int`, got `str`.
     """
-    if faults := list(_unknown_fields(values, kind, where)):
-        title = where or getattr(kind, "__name__", "the file").lower()
-        raise PlanFileError(
-            listed(f"{title} cannot be read.", faults[:_MOST_FAULTS])
-            if len(faults) > 1
-            else f"{faults[0].lstrip(': ')}."
-        )
+    if faults := [*islice(_unknown_fields(values, kind, where), _MOST_FAULTS)]:
+        raise PlanFileError(f"{'; '.join(faults)}.")
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        match = _AT_PATH.fullmatch(str(error))
-        text, path = (match[1], match[2] or "") if match else (str(error), "")
+        text, _, path = str(error).partition(" - at `$")
         text = text.replace("Expected", "expected").replace("Object missing", "missing")
-        path = f"{where}{path}".removeprefix(".")
-        end = "" if text.endswith(".") else "."
-        raise PlanFileError(
-            f"{path}: {text}{end}" if path else f"{text}{end}"
-        ) from None
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+        path = f"{where}{path.removesuffix('`')}".removeprefix(".")
+        message = f"{path}: {text}" if path else text
+        raise PlanFileError(f"{message.removesuffix('.')}.") from None
 
 
 def _unknown_fields(values: Any, kind: Any, where: str) -> Iterator[str]:
     """Fields that a dataclass does not have, here and below."""
     if is_dataclass(kind) and isinstance(values, Mapping):
-        known = _hints(kind)  # type: ignore[arg-type]  # a class, not an instance
+        known = get_type_hints(kind)
         for name, inner in values.items():
+            path = f"{where}.{name}".lstrip(".")
             if name not in known:
-                yield f"{where}: unknown field {shown(name)}"
-            elif isinstance(inner, list | dict):
-                path = f"{where}.{name}" if where else str(name)
+                yield f"{where}: unknown field {shown(name)}".lstrip(": ")
+            else:
                 yield from _unknown_fields(inner, known[name], path)
     elif get_origin(kind) is tuple and isinstance(values, list):
-        item = get_args(kind)[0]
-        if is_dataclass(item):
-            for i, inner in enumerate(values):
-                yield from _unknown_fields(inner, item, f"{where}[{i}]")
+        for i, inner in enumerate(values):
+            yield from _unknown_fields(inner, get_args(kind)[0], f"{where}[{i}]")
 
 
 def encode(value: Any) -> Any:
@@ -223,10 +179,11 @@ def encode(value: Any) -> Any:
     [{'name': 'w', 'bytes': 4}]
     """
     if is_dataclass(value):
+        found = {one.name: (getattr(value, one.name), one) for one in fields(value)}
         return {
-            one.name: encode(getattr(value, one.name))
-            for one in fields(value)
-            if one.default is MISSING or getattr(value, one.name) != one.default
+            name: encode(inner)
+            for name, (inner, one) in found.items()
+            if one.default is MISSING or inner != one.default
         }
     if isinstance(value, Mapping):
         return {key: encode(inner) for key, inner in value.items()}
@@ -236,11 +193,7 @@ def encode(value: Any) -> Any:
 
 
 def write_json(values: object, path: str | Path, what: str) -> None:
-    """Write JSON atomically.
-
-    Raises:
-        PlanFileError: the values are not JSON, or the file cannot be written.
-    """
+    """Write JSON atomically; `PlanFileError` if it cannot be."""
     try:
         text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
         content = f"{text}\n".encode()
@@ -290,64 +243,55 @@ def write_bytes(content: bytes, path: str | Path, what: str) -> None:
 
 # Clusters: TOML that a person wrote.
 
-_Quantity = str | int | float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _LinkTable:
-    """A `[[links]]` table; it holds in both directions."""
-
-    between: tuple[str, str]
-    bandwidth: _Quantity = None
-    latency: _Quantity = None
-
-
-@dataclass(frozen=True, slots=True)
-class _ClusterFile:
-    """Devices, the keys of each as `Device.of` takes them, links, and hosts."""
-
-    device: tuple[dict[str, Any], ...] = ()
-    link: _Quantity = None
-    latency: _Quantity = None
-    links: tuple[_LinkTable, ...] = ()
-    hosts: dict[str, str] = field(default_factory=dict)
-
 
 def load_cluster(path: str | Path) -> Cluster:
-    """Read a cluster from a TOML file; see `docs/how-to/not-here.md` for its keys.
-
-    Raises:
-        DeviceError: the file cannot be read, or describes no cluster; with every fault.
-    """
+    """Read a cluster from a TOML file; `DeviceError` with every fault."""
     try:
-        table = decode(read_toml(path, "cluster file"), _ClusterFile)
-        return _cluster_of(table)
+        return cluster_file(**read_values(path, "cluster file", "TOML"))
     except SplitnetError as error:
         known = repr(str(path)) in str(error)
         where = "" if known else f"in the cluster file {str(path)!r}: "
         raise DeviceError(f"{where}{error}") from None
 
 
-def _cluster_of(table: _ClusterFile) -> Cluster:
+@checked
+def cluster_file(
+    device: Sequence[dict[str, Any]] = (),
+    link: object = None,
+    latency: object = None,
+    links: Sequence[dict[str, Any]] = (),
+    hosts: dict[str, Any] | None = None,
+) -> Cluster:
+    """Devices, the keys of each as `Device.of` takes them, links, and hosts."""
     faults: list[str] = []
     devices: list[Device] = []
-    links: dict[tuple[str, str], Link] = {}
-    for number, row in enumerate(table.device):
+    made: dict[tuple[str, str], Link] = {}
+    for number, row in enumerate(device):
         with collected(faults, f"device[{number}]: "):
             devices.append(Device.of(**row))
-    for one in table.links:
-        with collected(faults):
-            a, b = (end if end == "*" else device_name(end) for end in one.between)
-            link = default_link(one.bandwidth, one.latency)
-            links[a, b] = replace(link, source=a, target=b)
-            links[b, a] = replace(link, source=b, target=a)
-    with collected(faults):
-        links.setdefault(("*", "*"), default_link(table.link, table.latency))
-    with collected(faults):
-        hosts = hosts_from(table.hosts)
+    usual = {"between": ("*", "*"), "bandwidth": link, "latency": latency}
+    for number, row in enumerate((*links, usual)):
+        with collected(faults, f"links[{number}]: "):
+            one = link_table(**row)
+            made.setdefault((one.source, one.target), one)
+            back = replace(one, source=one.target, target=one.source)
+            made.setdefault((back.source, back.target), back)
     if faults:
         raise DeviceError(listed("invalid cluster.", faults))
-    return Cluster(tuple(devices), tuple(links.values()), hosts)
+    named = {n if ":" in n else f"{n}:0": one for n, one in (hosts or {}).items()}
+    found = tuple(Host(name, str(address)) for name, address in named.items())
+    return Cluster(tuple(devices), tuple(made.values()), found)
+
+
+@checked
+def link_table(
+    between: Sequence[str], bandwidth: object = None, latency: object = None
+) -> Link:
+    """A `[[links]]` table; it holds in both directions."""
+    if len(between) != 2:
+        raise DeviceError(f"between= must name two devices. Received: {between!r}.")
+    a, b = (end if end == "*" else device_name(end) for end in between)
+    return replace(default_link(bandwidth, latency), source=a, target=b)
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
@@ -356,13 +300,7 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
     A link holds in both directions there, and gaps are not kept.
     """
     ends = {tuple(sorted((x.source, x.target))): x for x in reversed(cluster.links)}
-    usual = ends.pop(("*", "*"), default_link(None, None))
-    lines = [
-        f"link = {usual.bytes_per_second!r}",
-        f"latency = {usual.latency_seconds!r}",
-        "[hosts]",
-        *(f'"{host.name}" = "{host.address}"' for host in cluster.hosts),
-    ]
+    lines = ["[hosts]", *(f'"{one.name}" = "{one.address}"' for one in cluster.hosts)]
     for device in cluster:
         lines += [
             "[[device]]",
@@ -380,38 +318,3 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
             f"latency = {link.latency_seconds!r}",
         ]
     write_bytes("\n".join([*lines, ""]).encode(), path, "cluster")
-
-
-def hosts_from(values: Mapping[str, str]) -> tuple[Host, ...]:
-    """Read a table of names and addresses, such as `"worker:0" = "10.0.0.2:2222"`.
-
-    Raises:
-        DeviceError: with every entry that is not a host.
-
-    >>> hosts_from({"client": "10.0.0.1:2222"})
-    (Host(name='client:0', address='10.0.0.1:2222'),)
-    """
-    hosts, faults = [], []
-    for name, address in values.items():
-        match = _HOST_NAME.fullmatch(name)
-        if match is None:
-            faults.append(f"host {name!r} is not named like 'worker:0' or 'client'")
-        port = _ADDRESS.fullmatch(address)
-        if port is None or not 0 < int(port[2]) < 65536:
-            faults.append(
-                f"the address of {name!r} must be 'host:port' with a port from 1 to "
-                f"65535. Received: {address!r}"
-            )
-        if match and port:
-            hosts.append(Host(f"{match[1]}:{int(match[2] or 0)}", address))
-    faults += [f"host {n!r} is repeated" for n in repeated(h.name for h in hosts)]
-    addresses = (host.address for host in hosts)
-    faults += [f"address {one!r} is repeated" for one in repeated(addresses)]
-    tasks = sorted(host.task for host in hosts if host.job == "worker")
-    if tasks != list(range(len(tasks))):
-        faults.append(
-            f"workers are numbered 0, 1, 2 and so on without a gap. Found: {tasks}"
-        )
-    if faults:
-        raise DeviceError(listed("invalid hosts.", faults))
-    return tuple(hosts)

@@ -7,25 +7,18 @@ applied here; `splitnet.tf.runtime.configure` does that.
 
 import difflib
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from splitnet.core.checks import Count, Positive, words
-from splitnet.core.errors import (
-    ConfigError,
-    SplitnetError,
-    collected,
-    listed,
-    parse_bytes,
-    repeated,
-)
-from splitnet.core.serialization import read_toml
+from splitnet.core.errors import ConfigError, collected, listed, parse_bytes
+from splitnet.core.serialization import read_values
 
 _ORIGINS = ("default", "file", "environment", "code")
 # Variables of splitnet that are no settings; the second line is of a job's hosts.
@@ -33,94 +26,34 @@ _OTHER_VARIABLES = (
     "CONFIG CLUSTER WORKLOADS ALLOW_REMOTE CLIENT GPUS_PER_HOST GPU_PRESET "
     "PORT SERVICE STATEFUL_SET WORKERS"
 )
+_Gpus = tuple[Count, ...]
+_Bytes = Annotated[int, Meta(ge=2**20)]
+_Share = Annotated[float, Meta(ge=0.001, le=1)]
 
 
-def _parser(kind: Any) -> Callable[[object], object]:
-    """Read a value, or its text in an environment variable, as a type."""
+class Option(NamedTuple):
+    """A runtime setting: the type of its value, and what it means."""
 
-    def parse(value: object) -> object:
-        try:
-            return msgspec.convert(value, kind, strict=False)
-        except msgspec.ValidationError:
-            raise ValueError(f"must be {words(kind)}") from None
-
-    return parse
-
-
-_flag = _parser(bool)
-_count = _parser(Positive)
-
-
-def _memory(value: object) -> int:
-    try:
-        count = parse_bytes(value)
-    except SplitnetError:
-        count = 0
-    if count < 2**20:
-        raise ValueError("must be 1 MiB or more, such as '4 GiB' or a number of bytes")
-    return count
-
-
-def _gpus(value: object) -> tuple[int, ...] | None:
-    """The indices of GPUs; "all" is None, "none" is ()."""
-    if isinstance(value, str):
-        text = value.strip().lower()
-        if text in ("all", "none", ""):
-            return None if text == "all" else ()
-        value = text.split(",")
-    items = list(value) if isinstance(value, list | tuple | range) else [value]
-    try:
-        indices = msgspec.convert(items, tuple[Count, ...], strict=False)
-    except msgspec.ValidationError:
-        indices = (0, 0)
-    if repeated(map(str, indices)):
-        raise ValueError(
-            "must be GPU indices such as '0,1', each once, 'all' or 'none'"
-        )
-    return indices
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A runtime setting: how its value is read, and what it means."""
-
-    parse: Callable[[object], object]
+    type: Any
     about: str
-
-    @property
-    def is_flag(self) -> bool:
-        """Whether it is true or false."""
-        return self.parse is _flag
 
 
 OPTIONS: Mapping[str, Option] = {
     "visible": Option(
-        _gpus,
-        "which GPUs to use, counted under CUDA_VISIBLE_DEVICES: '0,1', all, none",
+        _Gpus, "GPUs to use, under CUDA_VISIBLE_DEVICES: '0,1', all, none"
     ),
-    "memory_growth": Option(
-        _flag, "take GPU memory as it is needed; all visible GPUs alike"
-    ),
-    "memory_limit": Option(_memory, "memory of each GPU that may be used: '4 GiB'"),
-    "memory_fraction": Option(
-        _parser(Annotated[float, Meta(ge=0.001, le=1)]),
-        "as a share of each card: 0.5 (needs nvidia-ml-py)",
-    ),
-    "logical_gpus": Option(
-        _count, "cut each GPU into so many; needs a limit or fraction"
-    ),
-    "cpu_devices": Option(
-        _count, "how many CPU devices; stand-ins for GPUs are of them"
-    ),
+    "memory_growth": Option(bool, "take GPU memory as it is needed; all GPUs alike"),
+    "memory_limit": Option(_Bytes, "memory of each GPU that may be used: '4 GiB'"),
+    "memory_fraction": Option(_Share, "as a share of each card (needs nvidia-ml-py)"),
+    "logical_gpus": Option(Positive, "cut each GPU; needs a limit or fraction"),
+    "cpu_devices": Option(Positive, "how many CPU devices, for stand-ins too"),
     "cpu_threads": Option(
-        _count, "threads within an operation, and across unless said otherwise"
+        Positive, "threads within an operation, and across by default"
     ),
-    "inter_op_threads": Option(_count, "threads across operations"),
-    "soft_placement": Option(
-        _flag, "may TensorFlow silently use another device if one is missing"
-    ),
-    "log_placement": Option(_flag, "a line of TensorFlow's for every op"),
-    "determinism": Option(_flag, "the same bits in every run; slower"),
+    "inter_op_threads": Option(Positive, "threads across operations"),
+    "soft_placement": Option(bool, "TensorFlow may silently use another device"),
+    "log_placement": Option(bool, "a line of TensorFlow's for every op"),
+    "determinism": Option(bool, "the same bits in every run; slower"),
 }
 
 # Pairs that cannot both be: TensorFlow refuses them with a bare ValueError.
@@ -134,33 +67,29 @@ _CLASHES = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option's value and where it comes from.
+    """An option's value, None where TensorFlow's own is left, and where it comes from.
 
     `origin` is "default", "file", "environment" or "code"; `source` is the variable,
-    the file or the call that said it; `set_aside` says why a value that was given does
-    not count.
+    the file or the call that said it, and why it does not count if it does not.
     """
 
     name: str
-    value: object = None
+    value: Any = None
     origin: str = "default"
     source: str = "TensorFlow"
-    set_aside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every option, resolved."""
+    """Every option, resolved; iterates over them in the order of `OPTIONS`."""
 
     all: Mapping[str, Setting]
 
-    def __getitem__(self, name: str) -> object:
-        """The value that counts: None where TensorFlow's own is left."""
-        setting = self.all[name]
-        return None if setting.set_aside else setting.value
+    def __getitem__(self, name: str) -> Any:
+        """The value of a setting."""
+        return self.all[name].value
 
     def __iter__(self) -> Iterator[Setting]:
-        """The settings, in the order of `OPTIONS`."""
         return iter(self.all.values())
 
     def of(self, name: str) -> Setting:
@@ -171,12 +100,7 @@ class Settings:
 def resolve(
     code: Mapping[str, object], environ: Mapping[str, str], folder: Path
 ) -> Settings:
-    """Merge all sources; reads at most one file and applies nothing.
-
-    Args:
-        code: what the program said.
-        environ: the environment.
-        folder: where the search for a file begins; it goes up to the root.
+    """Merge what the program said, the environment, and a file in or above a folder.
 
     Raises:
         ConfigError: unknown names, impossible values and contradictions, all at once.
@@ -201,16 +125,38 @@ def resolve(
                 f"{', '.join(OPTIONS)}"
             )
             continue
-        try:
-            parsed = OPTIONS[name].parse(value)
-        except (ValueError, SplitnetError) as error:
-            faults.append(f"{name} {error}. Received: {value!r} ({source}).")
-        else:
+        with collected(faults):
+            parsed = _parsed(name, value, source)
             found[name] = Setting(name, parsed, origin, source)
     faults += _resolve_conflicts(found)
     if faults:
         raise ConfigError(listed("invalid runtime settings.", faults))
     return Settings(found)
+
+
+def _parsed(name: str, value: object, source: str) -> Any:
+    """A value, or its text in an environment variable, as the type of its option."""
+    kind = OPTIONS[name].type
+    allowed, meant = words(kind), value
+    if name == "memory_limit":
+        allowed = "1 MiB or more, such as '4 GiB' or a number of bytes"
+        meant = parse_bytes(value, f"{name} ({source})")
+    elif name == "visible":
+        allowed = "GPU indices such as '0,1', each once, 'all' or 'none'"
+        if isinstance(value, str):
+            text = value.strip().lower()
+            if text == "all":
+                return None
+            meant = [] if text in ("none", "") else text.split(",")
+        elif not isinstance(value, list | tuple):
+            meant = [value]
+    try:
+        found = msgspec.convert(meant, kind, strict=False)
+    except msgspec.ValidationError:
+        found = None
+    if found is None or kind is _Gpus and len(found) != len({*found}):
+        raise ConfigError(f"{name} must be {allowed}. Received: {value!r} ({source}).")
+    return found
 
 
 def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
@@ -233,10 +179,10 @@ def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
 
 def _table_of(path: Path) -> Mapping[str, object]:
     """The settings of a file, values as they are."""
-    table: object = read_toml(path, "settings file")
+    table: Any = read_values(path, "settings file", "TOML")
     if path.name == "pyproject.toml":
-        for key in ("tool", "splitnet"):
-            table = table.get(key, {}) if isinstance(table, dict) else {}
+        tool = table.get("tool")
+        table = tool.get("splitnet", {}) if isinstance(tool, dict) else tool
     if not isinstance(table, dict):
         raise ConfigError(f"tool.splitnet ({path.name}) must be a table, not {table!r}")
     return table
@@ -244,26 +190,26 @@ def _table_of(path: Path) -> Mapping[str, object]:
 
 def _resolve_conflicts(found: dict[str, Setting]) -> Iterator[str]:
     """Resolve conflicts: the stronger origin wins, equal ones are a fault."""
-
-    def counts(name: str) -> bool:
-        return bool(found[name].value) and not found[name].set_aside
-
     for pair in _CLASHES:
-        if not all(map(counts, pair)):
+        weak, strong = sorted(
+            (found[name] for name in pair), key=lambda s: _ORIGINS.index(s.origin)
+        )
+        if not (weak.value and strong.value):
             continue
-        one, other = (found[name] for name in pair)
-        if one.origin == other.origin:
+        if weak.origin == strong.origin:
             yield (
-                f"{one.name} ({one.source}) and {other.name} ({other.source}) cannot "
-                "both be set; TensorFlow takes one of them for a GPU. Drop one"
+                f"{weak.name} ({weak.source}) and {strong.name} ({strong.source}) "
+                "cannot both be set; TensorFlow takes one of them for a GPU. Drop one"
             )
             continue
-        weak, strong = sorted((one, other), key=lambda s: _ORIGINS.index(s.origin))
-        reason = f"{strong.name} of the {strong.origin} counts instead"
-        found[weak.name] = replace(weak, set_aside=reason)
-    sized = counts("memory_limit") or counts("memory_fraction")
+        source = (
+            f"{weak.source}, set aside: {strong.name} of the {strong.origin} counts "
+            f"instead of {weak.value}"
+        )
+        found[weak.name] = replace(weak, value=None, source=source)
     cut = found["logical_gpus"]
-    if counts("logical_gpus") and cut.value != 1 and not sized:
+    sized = found["memory_limit"].value or found["memory_fraction"].value
+    if (cut.value or 1) > 1 and not sized:
         yield (
             f"logical_gpus={cut.value} ({cut.source}) needs the memory of each: set "
             "memory_limit='4 GiB', or memory_fraction"

@@ -19,19 +19,6 @@ from splitnet.core import hook
 from splitnet.core.checks import Positive, check_fields
 from splitnet.core.errors import format_seconds
 
-__all__ = [
-    "PHASES",
-    "SCHEDULES",
-    "Copy",
-    "Execution",
-    "Memory",
-    "Span",
-    "Task",
-    "Timeline",
-    "critical_path",
-    "waits",
-]
-
 PHASES = ("forward", "backward", "update")
 SCHEDULES = ("gpipe", "1f1b")
 
@@ -220,22 +207,20 @@ class _Causes:
         self.ended: dict[tuple[str, float], list[Task | Copy]] = {}
         self.sent: dict[tuple[str, str], list[Copy]] = {}
         events: list[Task | Copy] = [*timeline.tasks, *timeline.copies]
-        for event in events:
+        for event in sorted(events, key=lambda event: event.start):
             if event.stop <= event.start:
                 continue
-            ends = _end_of(event)[0], event.stop
+            ends = _ends(event)[1][0], event.stop
             self.ended.setdefault(ends, []).append(event)
             if isinstance(event, Copy):
                 link = event.source_device, event.target_device
                 self.sent.setdefault(link, []).append(event)
-        for copies in self.sent.values():
-            copies.sort(key=lambda copy: copy.start)
 
     def of(self, event: Task | Copy) -> Task | Copy | None:
         """The event at whose end this one starts; of several that of the same part."""
-        device, part = _start_of(event)
+        device, part = _ends(event)[0]
         if ends := self.ended.get((device, event.start)):
-            return max(ends, key=lambda one: _end_of(one)[1] == part)
+            return max(ends, key=lambda one: _ends(one)[1][1] == part)
         if isinstance(event, Copy):
             copies = self.sent[event.source_device, event.target_device]
             before = bisect_left(copies, event.start, key=lambda copy: copy.start)
@@ -253,15 +238,9 @@ class _Causes:
             yield Span(None, start, stop)
 
 
-def _start_of(event: Task | Copy) -> tuple[str, str]:
-    """The device and the part that an event leaves."""
+def _ends(event: Task | Copy) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The device and the part that an event leaves, and those that it reaches."""
     if isinstance(event, Task):
-        return event.device, event.part
-    return event.source_device, event.source
-
-
-def _end_of(event: Task | Copy) -> tuple[str, str]:
-    """The device and the part that an event reaches."""
-    if isinstance(event, Task):
-        return event.device, event.part
-    return event.target_device, event.target
+        return ((event.device, event.part),) * 2
+    leaves, reaches = event.source_device, event.target_device
+    return (leaves, event.source), (reaches, event.target)

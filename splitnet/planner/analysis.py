@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
 
-from splitnet.core.costs import Roofline
+from splitnet.core.costs import Costs
 from splitnet.core.plan import (
     Placement,
     Plan,
@@ -59,7 +59,7 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
         overfull=tuple(
             d.name for d in plan.cluster if plan.memory[d.name].total > d.memory_bytes
         ),
-        measured=not isinstance(plan.costs, Roofline),
+        measured=plan.costs != Costs(),
         ended_by_clock=plan.ended_by_clock,
     )
     return replace(plan, verdict=verdict)

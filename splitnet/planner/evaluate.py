@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from splitnet.core.cluster import KINDS, Cluster, device_name
-from splitnet.core.costs import CostModel, Roofline, optimizer_name
+from splitnet.core.costs import CostModel, Costs, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, near_groups
 from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
@@ -61,7 +61,7 @@ class Evaluator:
     graph: Graph
     cluster: Cluster
     objective: str = "latency"
-    costs: CostModel = field(default_factory=Roofline)
+    costs: CostModel = field(default_factory=Costs)
     optimizer: str = "adam"
     training: bool = True
     execution: Execution = Execution()
@@ -74,7 +74,7 @@ class Evaluator:
             graph,
             cluster,
             options.objective,
-            options.costs or Roofline(),
+            options.costs or Costs(),
             optimizer_name(options.optimizer),
             options.training,
             regroup=options.regroup,

@@ -8,10 +8,10 @@ has the value that the file says, because the search proves better bounds than l
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs import costs_from_dict, costs_to_dict
+from splitnet.core.costs import Costs, costs_for_file
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Fallback, Placement, Plan
@@ -52,7 +52,7 @@ class _File:
     contiguity: Literal["free", "convex", "pipeline"] | None = None
     ended_by_clock: bool = False
     cluster: Cluster
-    costs: dict[str, Any] | None = None
+    costs: Costs = Costs()
     graph: Graph
 
 
@@ -93,7 +93,7 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
         placements=tuple(
             _Placed(p.part, p.requested, p.reason) for p in plan.placements
         ),
-        costs=costs_to_dict(plan.costs, plan.graph, plan.cluster),
+        costs=costs_for_file(plan.costs),
         **{name: getattr(plan, name) for name in _SAME},
     )
     values: dict[str, object] = encode(file)
@@ -119,7 +119,7 @@ def plan_from_dict(values: object) -> Plan:
         file.cluster,
         file.device_of,
         objective=file.objective,
-        costs=costs_from_dict(file.costs),
+        costs=file.costs,
         optimizer=file.optimizer,
         training=file.training,
     )

@@ -63,6 +63,7 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
             else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
             for t in graph.tensors
         ),
+        plain=graph.plain and scaled_graph(graph.plain, batch),
     )
 
 

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import networkx as nx
 
 from splitnet.core.cluster import Cluster, Link
-from splitnet.core.costs import CostModel, Roofline, slots_of
+from splitnet.core.costs import CostModel, Costs, slots_of
 from splitnet.core.graph import Graph
 from splitnet.core.replication import batch_shares
 from splitnet.simulator.batch import scaled_graph
@@ -227,7 +227,7 @@ def step_graph(
     Args:
         graph: What runs.
         cluster: The machine.
-        costs: Seconds; `Roofline()` if not given.
+        costs: Seconds; `Costs()` if not given.
         training: Whether backward and update tasks follow.
         optimizer: Its name, for slots and the time of updates.
         units: "parts", "calls", or which calls run as one. Parts that would wait for
@@ -237,7 +237,7 @@ def step_graph(
             their inputs are saved.
         microbatches: How many shares of the batch there are.
     """
-    costs = costs or Roofline()
+    costs = costs or Costs()
     if isinstance(units, Grouping):
         grouping = units
     else:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from splitnet.core.costs import VIEWS
 from splitnet.core.graph import Graph
-from splitnet.core.replication import tower_part, towers_in
+from splitnet.core.replication import tower_part
 from splitnet.simulator.units import Grouping
 
 _Key = tuple[int, ...]
@@ -194,7 +194,7 @@ def _keys(graph: Graph, index: Mapping[str, int]) -> list[_Key]:
     """Which output each tensor is, or which share of one."""
     towers = {
         tower_part(name, i): (one, i)
-        for name, one in towers_in(graph).items()
+        for name, one in graph.towers.items()
         for i in range(one.count)
     }
     found = list[_Key]()

@@ -15,7 +15,7 @@ from itertools import chain
 import networkx as nx
 
 from splitnet.core.cluster import Device
-from splitnet.core.costs import CostModel, Measured, Roofline
+from splitnet.core.costs import CostModel, Costs
 from splitnet.core.graph import Graph
 
 Row = tuple[float, ...]
@@ -175,8 +175,7 @@ def cost_key(device: Device, costs: CostModel) -> object:
     What scales the seconds of other `costs` tells apart what those do.
     """
     costs = getattr(costs, "costs", costs)
-    told = costs.devices if isinstance(costs, Measured) else ()
-    alike = isinstance(costs, Roofline | Measured) and device.name not in told
+    alike = isinstance(costs, Costs) and device.name not in costs.devices
     return (
         *("" if alike else device.name, device.kind, device.half_speed),
         *(device.flops_per_second, device.bytes_per_second),

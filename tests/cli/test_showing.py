@@ -57,7 +57,7 @@ def test_config_shows_every_option_and_its_origin(
 
     assert main(["config"]) == 0
     printed = capsys.readouterr().out
-    for word in ("0,1", "SPLITNET_VISIBLE", "4.00 GiB", "splitnet.toml", "which GPUs"):
+    for word in ("0,1", "SPLITNET_VISIBLE", "4.00 GiB", "splitnet.toml", "GPUs to use"):
         assert word in printed
     assert re.search(r"cpu_threads +3 +SPLITNET_CPU_THREADS", printed)
 

@@ -16,18 +16,21 @@ CALL, LAST = GRAPH.calls[0], GRAPH.calls[-1]
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"batch": 0}, "batch= must be a whole number, 1 or more"),
+        ({"batch": 0}, "batch= must be int >= 1"),
         ({"calls": (*GRAPH.calls, CALL)}, f"call {CALL.name!r} is repeated"),
-        ({"parts": ()}, f"is of part {CALL.part!r}, which does not exist"),
-        ({"parts": (*GRAPH.parts, Part("p", near=("q",)))}, "'q', which is not a part"),
+        ({"parts": ()}, f"names the part {CALL.part!r}, which does not exist"),
+        (
+            {"parts": (*GRAPH.parts, Part("p", near=("q",)))},
+            "names the part 'q', which",
+        ),
         ({"calls": (replace(CALL, weights=("w",)),)}, "'w', which does not exist"),
         (
             {"calls": (replace(CALL, output_shapes=((1,),), output_dtypes=()),)},
             "0 dtypes",
         ),
-        ({"tensors": (Tensor("no", LAST.name),)}, "there is no call 'no'"),
+        ({"tensors": (Tensor("no", LAST.name),)}, "names the call 'no', which"),
         ({"tensors": (Tensor(CALL.name, LAST.name, 99),)}, "there is no output 99"),
-        ({"outputs": ("no",)}, "output 'no' is not a call"),
+        ({"outputs": ("no",)}, "output names the call 'no', which"),
         ({"calls": GRAPH.calls[::-1]}, "its calls are not in topological order"),
         (
             {"tensors": (*GRAPH.tensors, Tensor(LAST.name, CALL.name))},

@@ -15,60 +15,45 @@ PLAN = plans.chain(300)
 FINDING = Finding("forward", "left", "gpu:0", "cpu:0", "left ran on cpu:0.")
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
+def test_repr_is_one_short_line() -> None:
+    """A plan of 300 branches does not flood the screen; answers are sentences."""
+    for value, said in (
         (PLAN, "<Plan of 'chain of 300': "),
         (PLAN.graph, "<Graph 'chain of 300': batch "),
         (PLAN.cluster, "<Cluster of 5: gpu:0, gpu:1, gpu:2, gpu:3, cpu:0>"),
         (PLAN.timeline, "<Timeline: "),
         (Audit(PLAN, (), (FINDING,), {}), "<audit of 'chain of 300': "),
-    ],
-    ids=["plan", "graph", "cluster", "timeline", "audit"],
-)
-def test_repr_is_one_short_line(value: object, said: str) -> None:
-    """A plan of 300 branches does not flood the screen."""
-    shown = repr(value)
+    ):
+        shown = repr(value)
+        assert shown.startswith(said)
+        assert shown.endswith(">")
+        assert len(shown) < 120
+        assert "\n" not in shown
 
-    assert shown.startswith(said)
-    assert shown.endswith(">")
-    assert len(shown) < 120
-    assert "\n" not in shown
-
-
-def test_answers_show_themselves_as_text() -> None:
-    """A verdict, an explanation and their like are sentences where they are shown."""
     small = sn.score(plans.siamese().graph, PLAN.cluster, {"*": "gpu:0"})
-    answers = (
+    for answer in (
         small.verdict,
         small.explain("left"),
         small.compare(small),
         sn.compare_strategies(small),
         sn.sensitivity(small, draws=1),
-    )
-    for answer in answers:
+    ):
         assert repr(answer) == str(answer)
         assert "(" not in repr(answer).split()[0]
 
 
 def test_plans_and_audits_show_themselves_in_a_notebook() -> None:
     """A chart of the step, and a diagram with the table or the findings below."""
-    assert callable(sn.simulate)
     siamese = plans.siamese()
     audit = sn.Audit(siamese, (), (FINDING,), {})
 
-    chart, page, plan = (
-        *(siamese.timeline._repr_svg_(), audit._repr_html_()),
-        siamese._repr_html_(),
-    )
-
-    assert chart is not None
-    assert chart.startswith("<svg")
-    for text, said in ((page, "left ran on cpu:0."), (plan, "1.50 times")):
-        svg, table = text.split(">", 1)[1].split("</div>")
+    assert siamese.timeline._repr_svg_().startswith("<svg")
+    for value, said in ((audit, "left ran on cpu:0."), (siamese, "1.50 times")):
+        page = value._repr_html_()
+        svg, table = page.split(">", 1)[1].split("</div>")
         assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
         assert said in table
-        assert "<script" not in text
+        assert "<script" not in page
 
 
 def test_nets_and_clusters_show_themselves_in_a_notebook() -> None:
@@ -88,15 +73,9 @@ def test_nets_and_clusters_show_themselves_in_a_notebook() -> None:
     assert svg.count(">gpu:3<") == 1
     assert "gpu:3" in table
 
-
-def test_a_net_of_hundreds_of_branches_shows_blocks() -> None:
-    """Not more boxes than a picture can hold."""
-    net = sn.Net("many")
-    pixels = net.input("x", (8,))
     its = [net.branch(f"b_{n}", pixels, lambda x: x, on="gpu:0") for n in range(300)]
-    net.output(net.merge("join", its, lambda its: its[0]))
-
-    assert net._repr_svg_().count('class="node"') == 3
+    net.output(net.merge("all", its, lambda its: its[0]))
+    assert net._repr_svg_().count('class="node"') < 10  # blocks
 
 
 def test_a_notebook_shows_a_bar_while_it_plans(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from splitnet.core.cluster import Cluster, Link
 from splitnet.core.costs import (
     CallSeconds,
-    Measured,
+    Costs,
     UpdateSeconds,
     load_costs,
     save_costs,
@@ -24,27 +24,13 @@ from splitnet.core.serialization import (
     decode,
     encode,
     load_json,
-    read_json,
-    read_toml,
+    read_values,
     write_bytes,
     write_json,
 )
 from tests.zoo import diamond
 
 BOX = Cluster.of("2*gpu", "cpu")
-COSTS = Measured(
-    calls=(
-        CallSeconds("see", "gpu", 0.5, 1.0),
-        CallSeconds("Dense (4)", "cpu:0", 0.25, 0.5, 0.1, 0.2, 32, 8.0),
-    ),
-    updates=(UpdateSeconds("gpu", 1e9, 1e-6),),
-    links=(
-        Link("gpu:0", "gpu:1", 1e9, 1e-5),
-        Link("cpu:0", "gpu:0", 1e9, 1e-5, gap_seconds=1e-6),
-        Link("gpu:0", "cpu:0", 1e9, 1e-5, gap_seconds=0.0),
-    ),
-    batch=32,
-)
 
 
 def written(folder: Path, content: str | bytes) -> Path:
@@ -54,73 +40,69 @@ def written(folder: Path, content: str | bytes) -> Path:
     return path
 
 
-# Reading
-
-
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("language", "text", "message"),
     [
-        ("", "it is not JSON"),
-        ('{"a": 1, "obj', "cut off"),
-        ('{"a": NaN}', "it holds NaN, which is not a number"),
-        ('{"a": "' + "a" * 20_000 + '"}', "a: a text of 20000 characters"),
-        ('{"a": 1e999}', "a: the number is out of range"),
-        ('{"a": [1' + "0" * 400 + "]}", r"a\[0\]: the number is out of range"),
-        ('{"a": 1' + "0" * 5000 + "}", "integer string conversion"),
-        ('{"a": 1, "a": 2}', "the key 'a' twice"),
-        ('{"b": {"a": 1, "a": 2}}', "the key 'a' twice"),
-        ("[" * 100_000, "nested too deeply"),
-        ("[" * 80 + "]" * 80, "nested too deeply"),
-        (r'{"a": "\ud800"}', "a: control characters"),
-        (r'{"\u001b[2J": 1}', "control characters"),
-        ("\ud800".encode("utf-16", "surrogatepass"), "it is not UTF-8"),
+        ("JSON", "", "it is not JSON"),
+        ("JSON", '{"a": 1, "obj', "cut off"),
+        ("JSON", '{"a": NaN}', "it holds NaN, which is not a number"),
+        ("JSON", '{"a": "' + "a" * 20_000 + '"}', "a: a text of 20000 characters"),
+        ("JSON", '{"a": 1e999}', "a: the number is out of range"),
+        ("JSON", '{"a": [1' + "0" * 400 + "]}", r"a\[0\]: the number is out of range"),
+        ("JSON", '{"a": 1' + "0" * 5000 + "}", "integer string conversion"),
+        ("JSON", '{"b": {"a": 1, "a": 2}}', "the key 'a' twice"),
+        ("JSON", "[" * 100_000, "nested too deeply"),
+        ("JSON", "[" * 80 + "]" * 80, "nested too deeply"),
+        ("JSON", r'{"a": "\ud800"}', "a: control characters"),
+        ("JSON", r'{"\u001b[2J": 1}', "control characters"),
+        ("JSON", "\ud800".encode("utf-16", "surrogatepass"), "it is not UTF-8"),
+        ("TOML", "a = 1\na = 2", "it is not TOML"),
+        ("TOML", "a = nan", "a: the number is out of range"),
+        ("TOML", "a = " + "[" * 5000, "nested too deeply|not TOML"),
     ],
 )
-def test_json_with_impossible_contents_is_refused(
-    tmp_path: Path, text: str | bytes, message: str
+def test_a_file_with_impossible_contents_is_refused(
+    tmp_path: Path, language: str, text: str | bytes, message: str
 ) -> None:
-    """Broken JSON, repeated keys, numbers and texts that no value has."""
+    """Broken files, repeated keys, numbers and texts that no value has."""
     with pytest.raises(PlanFileError, match=message) as caught:
-        read_json(written(tmp_path, text), "plan")
+        read_values(written(tmp_path, text), "plan", language)
 
     assert "cannot load the plan" in str(caught.value)
     assert "\x1b" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[[device]\n", "it is not TOML"),
-        ("a = 1\na = 2", "it is not TOML"),
-        ("a = nan", "a: the number is out of range"),
-        ("a = " + "[" * 5000, "nested too deeply|not TOML"),
-    ],
-)
-def test_toml_with_impossible_contents_is_refused(
-    tmp_path: Path, text: str, message: str
-) -> None:
-    """Broken TOML, repeated keys, and numbers that no value has."""
-    with pytest.raises(PlanFileError, match=message):
-        read_toml(written(tmp_path, text), "cluster file")
-
-
-def test_only_regular_files_of_some_size_are_read(tmp_path: Path) -> None:
-    """A folder, a pipe, a device, a broken link, a missing and an endless file."""
+def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path: Path) -> None:
+    """Folders, pipes, devices and circular links stay what they are."""
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with (tmp_path / "big").open("wb") as file:
         file.truncate((1 << 30) + 1)
-    for path, message in (
+    both = (
         (tmp_path, "it is a folder, not a file"),
         (tmp_path / "pipe", "it is a pipe, not a file"),
-        (Path("/dev/zero"), "it is a device"),
+        (Path(os.devnull), "it is a device"),
+        (tmp_path / "a\0b", "null (byte|character)"),
+    )
+    for path, message in (
+        *both,
         (tmp_path / "link", "No such file"),
         (tmp_path / "nothing", "No such file"),
-        (tmp_path / "a\0b", "null (byte|character)"),
         (tmp_path / "big", "larger than"),
     ):
         with pytest.raises(PlanFileError, match=message):
-            read_json(path, "plan")
+            read_values(path, "plan")
+    for path, message in (
+        *both,
+        (tmp_path / "circle", "a link that leads nowhere"),
+        (tmp_path / "not" / "there", "No such file or directory"),
+    ):
+        with pytest.raises(PlanFileError, match=message):
+            write_bytes(b"", path, "picture")
+
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert sorted(os.listdir(tmp_path)) == ["big", "circle", "link", "pipe"]
 
 
 def test_errors_of_the_builder_name_the_file(tmp_path: Path) -> None:
@@ -131,17 +113,12 @@ def test_errors_of_the_builder_name_the_file(tmp_path: Path) -> None:
         load_json(path, "graph", lambda values: decode(values, Graph))
 
 
-# Decoding
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"batch": "8"}, "graph.batch: expected `int`, got `str`"),
         ({"batch": True}, "graph.batch: expected `int`, got `bool`"),
-        ({"batch": 0}, "batch"),
         ({"batch": -1}, "graph.batch: expected `int` >= 1"),
-        ({"name": 3}, "graph.name: expected `str`"),
         ({"calls": {}}, "graph.calls: expected `array`, got `object`"),
         ({"calls": [{}]}, r"graph.calls\[0\]: missing required field `name`"),
         ({"parts": [{"name": "a", "on": [3]}]}, r"parts\[0\].on\[0\]: expected `str`"),
@@ -173,14 +150,19 @@ def test_a_device_of_a_file_is_checked(field: str, value: Any, message: str) -> 
         decode(values, Cluster, "cluster")
 
 
-# Cost tables
-
-
 def test_a_cost_table_is_the_same_when_loaded(tmp_path: Path) -> None:
     """Measured costs are loaded as they were saved."""
-    save_costs(COSTS, tmp_path / "costs.json")
+    costs = Costs(
+        (CallSeconds("Dense (4)", "cpu:0", 0.25, 0.5, 0.1, 0.2, 32, 8.0),),
+        (UpdateSeconds("gpu", 1e9, 1e-6),),
+        (
+            Link("gpu:0", "gpu:1", 1e9, 1e-5),
+            Link("gpu:0", "cpu:0", 1e9, 1e-5, gap_seconds=0.0),
+        ),
+    )
+    save_costs(costs, tmp_path / "costs.json")
 
-    assert load_costs(tmp_path / "costs.json") == COSTS
+    assert load_costs(tmp_path / "costs.json") == costs
 
 
 @pytest.mark.parametrize(
@@ -188,14 +170,9 @@ def test_a_cost_table_is_the_same_when_loaded(tmp_path: Path) -> None:
     [
         ({"splitnet_costs": 1}, "splitnet_costs: Invalid enum value 1"),
         ({"costs": None}, "costs: expected `object`"),
-        ({"costs": {"batch": 0}}, "costs.batch: expected `int` >= 1"),
         (
             {"costs": {"calls": [{"call": "a", "device": "gpu", "forward": -1.0}]}},
             r"costs.calls\[0\].forward: expected `float` >= 0.0",
-        ),
-        (
-            {"costs": {"updates": [{"device": "gpu", "bytes_per_second": 1e300}]}},
-            r"updates\[0\].bytes_per_second: the number is out",
         ),
     ],
 )
@@ -206,9 +183,6 @@ def test_a_cost_table_names_the_field_at_fault(
     table = {"splitnet_costs": 2, "costs": {}} | values
     with pytest.raises(PlanFileError, match=message):
         load_costs(written(tmp_path, json.dumps(table)))
-
-
-# Writing
 
 
 def test_writing_keeps_mode_and_link(tmp_path: Path) -> None:
@@ -225,26 +199,7 @@ def test_writing_keeps_mode_and_link(tmp_path: Path) -> None:
 
     assert (tmp_path / "link").is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert read_json(path, "plan") == {"a": 1}
-
-
-def test_writing_refuses_what_is_no_file(tmp_path: Path) -> None:
-    """Pipes, folders, devices and circular links stay what they are."""
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "circle").symlink_to("circle")
-    for path, message in (
-        (tmp_path / "pipe", "it is a pipe, not a file"),
-        (tmp_path, "it is a folder, not a file"),
-        (Path(os.devnull), "it is a device"),
-        (tmp_path / "circle", "a link that leads nowhere"),
-        (tmp_path / "not" / "there", "No such file or directory"),
-        (tmp_path / "a\0b", "null"),
-    ):
-        with pytest.raises(PlanFileError, match=message):
-            write_bytes(b"", path, "picture")
-
-    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
-    assert sorted(os.listdir(tmp_path)) == ["circle", "pipe"]
+    assert read_values(path, "plan") == {"a": 1}
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
@@ -261,18 +216,12 @@ def test_a_failed_write_leaves_the_old_file_alone(
     monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises((PlanFileError, KeyboardInterrupt)):
         write_json({"new": 1}, path, "plan")
+    for values in ({"a": nan}, {"a": "\ud800"}, {"a": object()}):
+        with pytest.raises(PlanFileError, match="cannot write the plan"):
+            write_json(values, path, "plan")
 
-    assert read_json(path, "plan") == {"old": 1}
+    assert read_values(path, "plan") == {"old": 1}
     assert os.listdir(tmp_path) == ["plan.json"]
-
-
-@pytest.mark.parametrize("values", [{"a": nan}, {"a": "\ud800"}, {"a": object()}])
-def test_values_that_are_not_json_are_not_written(tmp_path: Path, values: Any) -> None:
-    """Numbers, texts and objects that JSON does not have."""
-    with pytest.raises(PlanFileError, match="cannot write the plan"):
-        write_json(values, tmp_path / "plan.json", "plan")
-
-    assert os.listdir(tmp_path) == []
 
 
 def test_threads_that_write_one_file_leave_one_of_theirs(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_plan_file_edited_by_hand_is_kept(tmp_path) -> None:
         ({"SEE": "gpu:0"}, "'SEE' matches no part.*mean 'see'"),
         ({"image": "gpu:0"}, "inputs are fed from the host"),
         ({"see": "tpu"}, "pin 'see': there is no device 'tpu'"),
-        (["see"], r"table of patterns.*\['see'\]"),
+        (["see"], r"pins= must be Mapping.*\['see'\]"),
         ({"tell .. see": "gpu:1"}, "range 'tell .. see' holds no call"),
         (find_plan(CALLS, BOX), "'c0' matches no part.*'c1' matches no part"),
     ],

@@ -7,15 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import splitnet as sn
-from splitnet.core.graph import Graph
-from splitnet.core.net import Towers
+from splitnet.core.graph import Graph, Towers
 from splitnet.core.replication import (
     batch_shares,
     collapse,
     expand,
     fold,
     microbatch_growth,
-    towers_in,
 )
 from splitnet.simulator.batch import scaled_graph
 from tests import zoo
@@ -92,7 +90,7 @@ def test_folding_and_collapsing_undo_an_expansion() -> None:
     assert [(t.source, t.target, t.bytes) for t in back.tensors] == [
         (t.source, t.target, t.bytes) for t in plain.tensors
     ]
-    assert towers_in(back) == {}
+    assert back.towers == {}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +100,7 @@ def test_towers_share_each_piece_of_a_batch_anew(
     count: int, samples: tuple[int, ...]
 ) -> None:
     """64 over 3 are 22, 21, 21; in 40 pieces each has one of each."""
-    assert microbatch_growth(towered(chain(), "c1", 3), count) == {
+    assert microbatch_growth(towered(chain(), "c1", 3), count, BATCH) == {
         f"c1/{i}": most / share
         for i, (most, share) in enumerate(zip(samples, (22, 21, 21)))
     }
@@ -113,7 +111,7 @@ def test_towers_survive_the_file_of_a_plan(tmp_path: object) -> None:
     graph = towered(chain(2), "c0", 2)
     plan_graph(graph, BOX).save(f"{tmp_path}/plan.json")
 
-    assert towers_in(sn.load_plan(f"{tmp_path}/plan.json").graph) == towers_in(graph)
+    assert sn.load_plan(f"{tmp_path}/plan.json").graph.towers == graph.towers
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

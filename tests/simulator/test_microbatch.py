@@ -139,9 +139,9 @@ def test_shares_of_an_odd_batch_differ_by_one_sample():
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
-        ({"microbatches": 0}, "microbatches= must be a whole number, 1 or more"),
+        ({"microbatches": 0}, "microbatches= must be int >= 1"),
         ({"microbatches": 33}, "microbatches=33 must be from 1"),
-        ({"microbatches": 1.5}, "must be a whole number, 1 or more. Received: 1.5"),
+        ({"microbatches": 1.5}, "must be int >= 1. Received: 1.5"),
         ({"microbatches": 2, "schedule": "zb"}, "must be one of 'gpipe', '1f1b'"),
         ({"microbatches": 33, "schedule": "zb"}, "schedule= must be one"),
     ],

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from splitnet.core.costs import CallSeconds, Measured
+from splitnet.core.costs import CallSeconds, Costs, signature
 from splitnet.core.graph import Weights
 from splitnet.simulator.memory import functions_of
 from splitnet.simulator.step_graph import step_graph
@@ -104,9 +104,10 @@ def test_a_graph_with_backward_calls_of_its_own_gets_no_other_backward_pass():
 def test_devices_of_equal_cost_share_their_rows():
     """A table that names one device tells it apart."""
     one = graph([dense("a")], "")
+    known = signature(one.calls[0]), "gpu:1"
     alike, told = (
         step_graph(one, box(3), costs).task_seconds
-        for costs in (Measured(), Measured((CallSeconds("a", "gpu:1", 9.0),)))
+        for costs in (Costs(), Costs((CallSeconds(*known, 9.0, flops=1.0),)))
     )
 
     assert alike[0] is alike[2]

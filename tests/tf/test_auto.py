@@ -12,7 +12,6 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.replication import towers_in
 from splitnet.tf.parallel.pipeline_checks import obstacles_of
 
 pytestmark = pytest.mark.slow
@@ -215,7 +214,7 @@ def test_a_layer_that_fits_nowhere_is_split(
     assert not any("slice" in layer.name for layer in sn.unplace(placed).layers)
     parts = [p.name for p in plan.graph.parts if "slice" in p.name]
     assert len({plan.device_of[name] for name in parts}) > 1
-    assert max([one.count for one in towers_in(plan.graph).values()], default=1) == (
+    assert max([one.count for one in plan.graph.towers.values()], default=1) == (
         fixed.get("towers", 1)
     )
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in tight)

@@ -135,5 +135,5 @@ def test_a_compilation_that_cannot_be_copied_is_told(cluster: sn.Cluster) -> Non
         UserWarning, match="copy of model 'odd' is not compiled: no word"
     ):
         assert not sn.emit(model, plan).compiled
-    with pytest.raises(sn.DeclarationError, match="plan= must be a plan"):
+    with pytest.raises(sn.DeclarationError, match="plan= must be Plan"):
         sn.emit(model, cluster)

@@ -9,7 +9,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.net import Towers
+from splitnet.core.graph import Towers
 from splitnet.core.replication import collapse
 from splitnet.simulator.batch import scaled_graph
 from splitnet.tf.parallel.data_parallel import towers_of
@@ -314,7 +314,11 @@ def nested(net: sn.Net) -> Any:
     [
         (
             bad,
-            ["two or more devices", "'per_tower', 'synchronised'", "'gpu:0' 2 times"],
+            [
+                "two or more devices",
+                "'per_tower', 'synchronised'",
+                "each slice, each once",
+            ],
         ),
         (mean, ["first axis is not the batch", "reads a sparse tensor"]),
         (nested, ["list its layers"]),
@@ -342,7 +346,7 @@ def test_data_parallel_says_what_it_needs(cluster: sn.Cluster) -> None:
         ("there are 3 here", {"devices": 9}),
         ("names 'gpu:0' 2 times", {"devices": ["gpu:0", "gpu:1", "GPU:0"]}),
         (r"need 4\. .* data_parallel\(sn.unplace", {"model": placed}),
-        ("batch=? must be a whole number", {"batch": 0}),
+        ("batch=? must be int", {"batch": 0}),
         ("'tabel', which is not an input", {"broadcast": ["tabel"]}),
         ("fixed batch size", {"model": still}),
     ]

@@ -41,7 +41,7 @@ def test_draw_writes_the_format_that_the_suffix_says(
         (plans.one(), "x.jpeg", {}, r"\.jpeg is unknown.*\.svg, \.png, \.pdf"),
         (plans.one(), "picture", {}, "no suffix"),
         (plans.one(), "nowhere/x.dot", {}, "No such file or directory"),
-        ("plan", "x.svg", {}, "thing= must be a plan, an audit, or a timeline"),
+        ("plan", "x.svg", {}, "thing= must be Plan or Audit or Timeline"),
         (
             plans.one(),
             "x.svg",

@@ -110,9 +110,7 @@ def test_grid_text_takes_markup_as_text() -> None:
 def test_chart_of_nothing_or_in_no_width_says_so() -> None:
     """An empty timeline is no division by zero, a width of 0 no traceback."""
     assert chart(Timeline((), (), ("gpu:0",), {})) == "Nothing runs."
-    with pytest.raises(
-        SplitnetError, match="width= must be a whole number, 1 to 10000"
-    ):
+    with pytest.raises(SplitnetError, match="width= must be int >= 1 and <= 10000"):
         sn.chart(plans.one().timeline, width=0)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import inf
 
 from splitnet.core.plan import Plan, Strategy, StrategyComparison
-from splitnet.core.replication import collapse, split_layers, towers_in
+from splitnet.core.replication import collapse, split_layers
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import (
     Evaluation,
@@ -97,7 +97,7 @@ class Candidate:
     @property
     def towers(self) -> int:
         """How many towers of the model, or of a part of it, there are; 1 for none."""
-        counts = (one.count for one in towers_in(self.evaluator.graph).values())
+        counts = (one.count for one in self.evaluator.graph.towers.values())
         return max(counts, default=1)
 
     @cached_property

@@ -15,13 +15,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from splitnet.core.graph import Graph
-from splitnet.core.net import BATCH_NORMS, Towers
+from splitnet.core.graph import BATCH_NORMS, Graph, Towers
 from splitnet.core.replication import (
     batch_shares,
     expand,
     in_pieces,
-    named_for,
     tower_part,
     weights_part,
 )
@@ -187,7 +185,7 @@ def _copied(
     calls = (call for name in index for call in one.graph.calls_of[name])
     if home != default and any(call.lookups for call in calls):
         return None
-    graph = named_for(one.graph, index)
+    graph = one.graph
     norm = BATCH_NORMS[any(map(sees_batch, graph.calls))]
     homes = {name: home or groups[0][i] for name, i in index.items()}
     towers = {

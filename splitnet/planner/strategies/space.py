@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import PlanOptions
-from splitnet.core.replication import towers_in
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, placed
 
@@ -116,7 +115,7 @@ def obstacles_of(graph: Graph) -> dict[str, str]:
     if any(call.backward for call in graph.calls):
         why = "its graph has backward calls of its own"
         found.update(microbatches=why, towers=why)
-    if towers_in(graph):
+    if graph.towers:
         found["towers"] = "it has towers of its own"
     for call in graph.calls:
         end = call.name in graph.outputs or graph.part[call.part].kind == "input"

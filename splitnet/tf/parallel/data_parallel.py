@@ -10,8 +10,8 @@ from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import costs_of
 from splitnet.core.errors import DeclarationError, DeviceError
-from splitnet.core.graph import Graph, Part
-from splitnet.core.net import BATCH_NORMS, Towers, preferences
+from splitnet.core.graph import BATCH_NORMS, Graph, Part, Towers
+from splitnet.core.net import preferences
 from splitnet.core.plan import PlanOptions
 from splitnet.core.replication import split_layers
 from splitnet.planner.evaluate import executed

@@ -11,7 +11,6 @@ from splitnet.core.replication import (
     broadcast_inputs,
     fold,
     tower_part,
-    towers_in,
     weights_part,
 )
 from splitnet.simulator.microbatch import Pipeline
@@ -102,13 +101,9 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
             one.batch_norm == "synchronised",
             frozenset(keys[source] for source in one.broadcast if source in keys),
         )
-        for name, one in towers_in(graph).items()
+        for name, one in graph.towers.items()
     }
-    weights = {
-        call.name: call.weights
-        for bare in (True, False)
-        for call in fold(graph, bare=bare)
-    }
+    weights = {call.name: call.weights for call in fold(graph)}
     # An id goes with its variable, as another one may get it: `quantize` makes new.
     names: dict[int, str] = {}
     for site in sites:

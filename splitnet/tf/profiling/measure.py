@@ -21,7 +21,7 @@ from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.costs import (
     CallSeconds,
-    Measured,
+    Costs,
     UpdateSeconds,
     optimizer_name,
     rows_of,
@@ -53,7 +53,7 @@ def measure(
     *,
     optimizer: str = "adam",
     on_progress: Callable[[float, str], None] | None = None,
-) -> Measured:
+) -> Costs:
     """Time every call of a source on each kind of device, and the links between them.
 
     The source is left as it was. Devices of one kind and speed count as one kind; with
@@ -112,7 +112,7 @@ def measure(
     alike = {d.name: i for i, each in enumerate(groups.values()) for d in each}
     links = measure_links(cluster, alike, _typical_bytes(graph))
     tell("done")
-    return Measured(tuple(calls), tuple(updates), links, batch)
+    return Costs(tuple(calls), tuple(updates), links)
 
 
 def _typical_bytes(graph: Graph) -> int:

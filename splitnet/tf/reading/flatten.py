@@ -12,8 +12,7 @@ from typing import Any
 
 import keras
 
-from splitnet.core.graph import Part
-from splitnet.core.net import Towers
+from splitnet.core.graph import Part, Towers
 from splitnet.tf.internals import keras_api
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import Plan
-from splitnet.core.replication import fold, towers_in
+from splitnet.core.replication import collapse, fold
 from splitnet.tf.reading.flatten import Blueprint, Site
 from splitnet.tf.reading.read import structure_of
 from splitnet.tf.reading.source import blueprint_of, sized
@@ -24,7 +24,7 @@ _SAID = 12  # differences in an error
 
 def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
     """The source's blueprint, its nested models expanded as the plan's calls are."""
-    expanded = any("/" in call.name for call in fold(plan.graph, bare=True))
+    expanded = any("/" in call.name for call in fold(plan.graph))
     return blueprint_of(source, "expand" if expanded else "keep")
 
 
@@ -34,13 +34,12 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
     Raises:
         DeclarationError: the plan was made from another model; says what differs.
     """
-    graph, towers = plan.graph, towers_in(plan.graph)
+    graph, towers = plan.graph, plan.graph.towers
     whole = bool(towers) and not blueprint.towers
-    calls = fold(graph, bare=whole)
+    calls = fold(graph)
     source = structure_of(sized(blueprint), graph.batch)
-    # A plan does not have the connections inside of towers.
-    planned, lines = _described(calls, graph, connected=not towers)
-    here, own = _described(source.calls, source, connected=not towers)
+    planned, lines = _described(calls, collapse(graph))
+    here, own = _described(source.calls, source)
     faults = []
     if blueprint.declared and not whole:
         faults = _changes(
@@ -63,9 +62,7 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
     ]
 
 
-def _described(
-    calls: Sequence[Call], graph: Graph, *, connected: bool
-) -> tuple[list[Any], list[str]]:
+def _described(calls: Sequence[Call], graph: Graph) -> tuple[list[Any], list[str]]:
     """What each call is and reads, whatever its batch: to compare, and as a line.
 
     Lines name calls without the numbers that Keras counts.
@@ -74,7 +71,7 @@ def _described(
     number = {call.name: i for i, call in enumerate(calls)}
     names = [re.sub(r"_\d+\b", "", call.name) for call in calls]
     reads: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    for tensor in graph.tensors if connected else ():
+    for tensor in graph.tensors:
         reads[tensor.target].add((number[tensor.source], tensor.index))
     keys, lines = [], []
     for call, name in zip(calls, names):

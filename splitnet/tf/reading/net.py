@@ -326,12 +326,12 @@ def _outputs(net: Net, trace: NetTrace) -> Any:
     """The model's outputs; where names matter, each is named by its branch."""
     made = []
     for output in net.outputs:
-        name = output.name
-        if name is None and len(net.outputs) > 1:
-            name = _model_name("_".join([output.ref.name, *map(str, output.ref.path)]))
-        for tensor in keras.tree.flatten(trace.look_up(output.ref)):
-            if name not in (None, keras_api.producer(tensor).operation.name):
+        name, ref = output.name, output.inputs
+        if not name and len(net.outputs) > 1:
+            name = _model_name("_".join([ref.name, *map(str, ref.path)]))
+        for tensor in keras.tree.flatten(trace.look_up(ref)):
+            if name not in ("", keras_api.producer(tensor).operation.name):
                 tensor = keras.layers.Identity(name=name)(tensor)
-                trace.part_of[id(keras_api.producer(tensor))] = output.ref.name
+                trace.part_of[id(keras_api.producer(tensor))] = ref.name
             made.append(tensor)
     return made[0] if len(made) == 1 else made

@@ -10,8 +10,8 @@ import keras
 
 from splitnet.core.checks import Positive
 from splitnet.core.errors import DeclarationError
-from splitnet.core.graph import Call, Graph, Tensor, Weights
-from splitnet.core.net import Towers, raise_faults
+from splitnet.core.graph import Call, Graph, Tensor, Towers, Weights
+from splitnet.core.net import raise_faults
 from splitnet.core.plan import NESTED
 from splitnet.core.replication import batch_shares, expand
 from splitnet.tf.internals import keras_api

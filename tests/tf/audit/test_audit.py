@@ -327,9 +327,9 @@ def test_audit_says_which_argument_is_wrong(cluster: sn.Cluster, placed: Any) ->
 
     with pytest.raises(sn.AuditError, match=r"a batch is x, \(x, y\) or"):
         sn.audit(placed, None, [])
-    with pytest.raises(sn.DeclarationError, match="plan= must be a plan, .*(tuple)"):
+    with pytest.raises(sn.DeclarationError, match="plan= must be Plan.*(tuple)"):
         sn.audit(placed, batch)
-    with pytest.raises(sn.DeclarationError, match="model= must be a Keras model"):
+    with pytest.raises(sn.DeclarationError, match="model= must be Model"):
         sn.audit(cluster, None, batch)
 
 

@@ -8,7 +8,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.costs import Measured, load_costs, signature
+from splitnet.core.costs import Costs, load_costs, signature
 from splitnet.tf.profiling import links, measure
 from splitnet.tf.profiling.measure import _groups
 
@@ -33,7 +33,7 @@ def told() -> list[tuple[float, str]]:
 
 
 @pytest.fixture(scope="module")
-def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Measured:
+def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Costs:
     """The model measured on stand-ins, which leaves its layers and values alone."""
     before = [w.tolist() for w in model.get_weights()]
     nodes = [len(layer._inbound_nodes) for layer in model.layers]
@@ -48,7 +48,7 @@ def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Mea
 
 
 def test_measure_times_calls_updates_and_links(
-    model: Any, costs: Measured, told: list[tuple[float, str]]
+    model: Any, costs: Costs, told: list[tuple[float, str]]
 ) -> None:
     """Each call that computes has a time forward and backward for GPU and CPU.
 
@@ -76,7 +76,7 @@ def test_measure_times_calls_updates_and_links(
 
 
 def test_measured_costs_are_kept_in_a_file(
-    model: Any, cluster: sn.Cluster, costs: Measured, tmp_path: Path
+    model: Any, cluster: sn.Cluster, costs: Costs, tmp_path: Path
 ) -> None:
     """A saved table is read back equal, and a plan takes its path."""
     path = tmp_path / "costs.json"

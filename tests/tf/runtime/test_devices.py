@@ -86,7 +86,7 @@ def test_stand_ins_are_cpu_devices_after_the_first(told: dict) -> None:
     ("question", "words"),
     [
         ("bad number", "DeclarationError: .*0 to 256"),
-        ("bad kind", "DeclarationError: .*a whole number"),
+        ("bad kind", "DeclarationError: .*must be int"),
         ("no such gpu", "there is no GPU 7; TensorFlow finds"),
         ("more", r"ConfigError: too late for 4 .*started with 3.*before the"),
         ("late", "too late: TensorFlow has already started"),

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from splitnet.core.cluster import Cluster, Host
 from splitnet.core.errors import ConfigError, DeviceError, WorkerError
-from splitnet.core.serialization import hosts_from, write_cluster
+from splitnet.core.serialization import write_cluster
 from splitnet.tf.workers import connect, network_namespace, serve, start
 from splitnet.tf.workers.health import probe
 from splitnet.tf.workers.serve import check_network, check_port, limit_memory
@@ -142,9 +142,9 @@ def test_connect_names_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers that do not answer, addresses, or the cluster itself."""
-    hosts = {"client": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}
+    hosts = Host("client:0", "127.0.0.1:20001"), Host("worker:0", "127.0.0.1:20002")
     write_cluster(
-        Cluster(Cluster.of("cpu", "worker:0/cpu:0").devices, (), hosts_from(hosts)),
+        Cluster(Cluster.of("cpu", "worker:0/cpu:0").devices, (), hosts),
         tmp_path / "cluster.toml",
     )
     nobody = Cluster.load(tmp_path / "cluster.toml")
@@ -163,12 +163,12 @@ def test_connect_comes_before_tensorflow_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Joining later would invalidate everything that exists."""
-    hosts = {"client": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}
+    hosts = Host("client:0", "127.0.0.1:20001"), Host("worker:0", "127.0.0.1:20002")
     devices = Cluster.of("cpu", "worker:0/cpu:0").devices
     monkeypatch.setattr(connect, "started", lambda: True)
 
     with pytest.raises(ConfigError, match="TensorFlow has already started"):
-        connect.connect(Cluster(devices, (), hosts_from(hosts)), allow_remote=True)
+        connect.connect(Cluster(devices, (), hosts), allow_remote=True)
 
 
 def test_isolate_refuses_a_program_with_threads(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_isolate_refuses_a_program_with_threads(tmp_path: Path) -> None:
 
     assert "2 threads run already" in answer["said"]
     assert "splitnet cluster up" in answer["said"]
-    assert "a whole number, 1 to 64" in answer["many"]
+    assert "int >= 1 and <= 64" in answer["many"]
 
 
 def test_worker_refuses_an_open_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_isolate_says_which_part_the_system_refuses(
 def test_worker_of_names_the_workers_there_are() -> None:
     """A number that no worker has is refused with those that are."""
     cluster = Cluster(
-        Cluster.of("cpu").devices, (), hosts_from({"worker:0": "10.0.0.2:2222"})
+        Cluster.of("cpu").devices, (), (Host("worker:0", "10.0.0.2:2222"),)
     )
 
     with pytest.raises(ConfigError, match=r"no worker 3.*worker:0"):
@@ -243,10 +243,9 @@ def test_worker_of_names_the_workers_there_are() -> None:
 
 def test_hosts_report_every_fault_at_once() -> None:
     """Names, addresses, ports, repeats and gaps are all named."""
+    told = {"Worker": "a:1", "worker:0": "a:99999", "worker:2": "b:1", "x:0": "b:1"}
     with pytest.raises(DeviceError) as caught:
-        hosts_from(
-            {"Worker": "a:1", "worker:0": "a:99999", "worker:2": "b:1", "x": "b:1"}
-        )
+        Cluster(Cluster.of("cpu").devices, (), tuple(map(Host, told, told.values())))
 
     text = str(caught.value)
     assert "'Worker' is not named" in text
