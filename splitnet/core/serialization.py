@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -47,6 +47,7 @@ _MOST_BYTES = 1 << 30
 _MOST_DEPTH = 64
 _MOST_LETTERS = 10_000
 _MOST_FAULTS = 8
+_hints = cache(get_type_hints)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -159,7 +160,7 @@ def decode(values: object, kind: type[Value], where: str = "") -> Value:
 def _unknown_fields(values: Any, kind: Any, where: str) -> Iterator[str]:
     """Fields that a dataclass does not have, here and below."""
     if is_dataclass(kind) and isinstance(values, Mapping):
-        known = get_type_hints(kind)
+        known = _hints(kind)  # type: ignore[arg-type]  # a class, not an instance
         for name, inner in values.items():
             path = f"{where}.{name}".lstrip(".")
             if name not in known:
