@@ -317,7 +317,7 @@ def nested(net: sn.Net) -> Any:
             [
                 "two or more devices",
                 "'per_tower', 'synchronised'",
-                "each slice, each once",
+                "slice, each once",
             ],
         ),
         (mean, ["first axis is not the batch", "reads a sparse tensor"]),
