@@ -104,12 +104,13 @@ def checked(function: Function) -> Function:
     `**options: Annotated[Any, Options]` stands for the fields of a dataclass.
     """
     signature, name = inspect.signature(function), function.__qualname__
-    parameters = list(signature.parameters.values())
-    if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
-        table = get_args(parameters.pop().annotation)[1]  # its fields are the options
-        parameters += inspect.signature(table).parameters.values()
-        signature = signature.replace(parameters=parameters)
     several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    for one in signature.parameters.values():
+        if one.kind in several and get_origin(one.annotation) is Annotated:
+            table = inspect.signature(get_args(one.annotation)[1])
+            named = {**signature.parameters, **table.parameters}
+            del named[one.name]  # the fields of its table stand for it
+            signature = signature.replace(parameters=[*named.values()])
     single = {n for n, one in signature.parameters.items() if one.kind not in several}
 
     @wraps(function)
