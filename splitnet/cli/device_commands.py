@@ -237,12 +237,9 @@ def audit(
     The data are synthetic. The devices are read back from the graphs that TensorFlow
     executed. Exit code 1 if anything ran elsewhere.
     """
-    source, made = _source_and_plan(target, options)
-    with progress("auditing", total=2) as advance:
-        advance(0, "emitting")
-        model = _compiled(sn.emit(source, made), options)
-        advance(1, "running a step")
-        found = sn.audit(model, made, _synthetic_batch(model, made.batch, options))
+    made, model, data = _placed(target, options)
+    with progress("running a step"):
+        found = sn.audit(model, made, data)
     if json_:
         findings = [finding.text for finding in found.findings]
         show_json({"ok": found.ok, "findings": findings})
@@ -262,11 +259,9 @@ def bench(
     The data are synthetic. One device is what TensorFlow takes without splitnet: its
     first GPU, or the CPU.
     """
-    source, made = _source_and_plan(target, options)
+    made, placed, data = _placed(target, options)
     with progress("timing", total=2 * steps + 2) as advance:
-        placed = _compiled(sn.emit(source, made), options)
         plain = _compiled(sn.unplace(placed), options)
-        data = _synthetic_batch(placed, made.batch, options)
         seconds: tuple[list[float], list[float]] = ([], [])
         for turn in range(2 * steps + 2):
             began = time.perf_counter()
@@ -282,7 +277,7 @@ def bench(
         show_json(times | {"middle_half": [low, high]})
         return 0
     one, planned, said = map(format_seconds, (alone, taken, made.seconds))
-    print(f"{source.name}: batch {made.batch}, median of {steps} training steps")
+    print(f"{made.graph.name}: batch {made.batch}, median of {steps} training steps")
     print(f"one device  {one}\nas planned  {planned}, predicted {said}")
     print(f"{ratio:.2f} times as fast; middle half of pairs {low:.2f} to {high:.2f}")
     if any(device.stand_in for device in made.cluster):
@@ -290,35 +285,30 @@ def bench(
     return 0
 
 
-def _source_and_plan(target: str, options: Table) -> "tuple[Any, sn.Plan]":
-    """A model with a saved plan, or with a plan for this machine."""
+def _placed(target: str, options: Table) -> "tuple[sn.Plan, Any, tuple[Any, Any]]":
+    """A model by a saved plan, or by one for this machine, with synthetic data."""
     check_target(target)
-    stand_ins = options["stand_ins"]
-    if options["plan"] is None:
-        cluster = local_devices(stand_ins)
-        source = load_source(target)
-        return source, planned(source, cluster, search_options(options))[0]
-    if options["batch"] is not None:
+    made = options["plan"] and sn.load_plan(options["plan"])
+    if made and options["batch"] is not None:
         raise DeclarationError("a saved plan has its own batch; leave --batch out.")
-    made = sn.load_plan(options["plan"])
-    # Its stand-ins must exist before the program builds its first layer.
-    local_devices(stand_ins or sum(d.stand_in for d in made.cluster))
-    return load_source(target), made
+    # Stand-ins of the plan must exist before the program builds its first layer.
+    needed = sum(device.stand_in for device in made.cluster) if made else 0
+    cluster = local_devices(options["stand_ins"] or needed)
+    source = load_source(target)
+    made = made or planned(source, cluster, search_options(options))[0]
+    import keras
+
+    from splitnet.tf.profiling.measure import synthetic_batch
+
+    with progress("emitting"):
+        model = _compiled(sn.emit(source, made), options)
+    inputs, targets = synthetic_batch(model, made.batch)
+    if (options["loss"] or "").startswith("sparse_"):  # takes class numbers
+        targets = keras.tree.map_structure(lambda t: t.argmax(-1), targets)
+    return made, model, (inputs, targets)
 
 
 def _compiled(model: Any, options: Table) -> Any:
     if not model.compiled:
         model.compile(options["optimizer"] or "adam", options["loss"] or "mse")
     return model
-
-
-def _synthetic_batch(model: Any, batch: int, options: Table) -> tuple[Any, Any]:
-    """Inputs and targets for one step; class numbers for losses that take those."""
-    import keras
-
-    from splitnet.tf.profiling.measure import synthetic_batch
-
-    inputs, targets = synthetic_batch(model, batch)
-    if (options["loss"] or "").startswith("sparse_"):
-        targets = keras.tree.map_structure(lambda t: t.argmax(-1), targets)
-    return inputs, targets

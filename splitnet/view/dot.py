@@ -1,13 +1,13 @@
 """A placement diagram as DOT text with positions.
 
 The same plan gives the same bytes. Each device is a lane, each depth of the net a
-column. `neato -n` draws the text: Graphviz routes the lines around boxes
-and places their labels.
+column; many devices are cards in rows. `neato -n` draws the text: Graphviz routes the
+lines around boxes and places their labels.
 """
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import graphviz
@@ -15,14 +15,13 @@ import graphviz
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.view.diagram import Box, Diagram, DiagramEdge, diagram_of
+from splitnet.view.diagram import MOST_LANES, Box, Diagram, DiagramEdge, diagram_of
 from splitnet.view.facts import (
     audit_text,
     bottleneck_text,
     objective_text,
     verdict_lines,
 )
-from splitnet.view.layout import Rect, around, place_boxes
 from splitnet.view.style import (
     ALARM,
     INK,
@@ -42,6 +41,17 @@ from splitnet.view.style import (
     size_of,
     text_node,
 )
+
+Rect = tuple[float, float, float, float]
+"""Left, top, right and bottom, in points; counted from the top."""
+
+_PADDING = 12.0  # from a frame to what is in it
+_STACK = 18.0  # between boxes of one lane and column
+_COLUMN = 46.0  # between columns
+_LANE = 12.0  # between lanes
+_HOST = 22.0  # above the lanes of a host, for its name
+_COLUMNS = 6  # at most
+_CARDS = 4  # in a row
 
 
 def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None) -> str:
@@ -68,7 +78,7 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         for lane, title in titles.items()
     }
     ends = [(x.source, x.target) for x in shown.drawn if not x.weights]
-    placed = place_boxes(sizes, lanes, ends)
+    placed, frames, hosts = _place_boxes(sizes, lanes, ends)
     dot = page(
         graphviz.Digraph("placement"),
         splines="true",
@@ -78,26 +88,26 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         pad="0.25",
         tooltip=graphviz.escape(clean(plan.graph.name)),
     )
-    for number, (host, rect) in enumerate(placed.hosts.items()):
+    for number, (host, rect) in enumerate(hosts.items()):
         name = f"host-{number}"
         frame = _frame(name, rect, style="rounded,dashed", color=QUIET)
         words = [Line(clean(host) or "this machine", 11)]
-        text_node(frame, name, words, rect.left + 14, rect.top + 4)
+        text_node(frame, name, words, rect[0] + 14, rect[1] + 4)
         dot.subgraph(frame)
     for lane, title in titles.items():
         frame = _frame(
             title.replace("title", "lane"),
-            placed.lanes[lane],
+            frames[lane],
             style="filled,rounded",
             fillcolor=mixed(colors[lane], "#ffffff", 0.9),
             color=colors[lane],
             tooltip=graphviz.escape(clean(lane)),
         )
-        text_node(frame, title, rows[title], *placed.boxes[title][:2])
+        text_node(frame, title, rows[title], *placed[title][:2])
         for box in (box for box in shown.boxes if box.lane == lane):
             look = _box_look(box, colors[box.facts.device], compared=other is not None)
             label = html_label(rows[box.id])
-            place = place_of(*placed.boxes[box.id])
+            place = place_of(*placed[box.id])
             frame.node(box.id, label=label, id=box.id, **look, **place)
         dot.subgraph(frame)
     box_of = {box.id: box for box in shown.boxes}
@@ -105,14 +115,15 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         its = box_of[link.source], box_of[link.target]
         look = _link_look(link, shown, *its, colors[its[0].facts.device])
         dot.edge(link.source, link.target, id=f"link-{number}", **look)
-    whole = around([*placed.lanes.values(), *placed.hosts.values()])
-    header = _header_rows(plan, shown, max(whole.right, 620), other, audit)
-    text_node(dot, "header", header, 0, whole.top - size_of(header)[1] - 14)
+    _, top, right, _ = _around([*frames.values(), *hosts.values()])
+    header = _header_rows(plan, shown, max(right, 620), other, audit)
+    text_node(dot, "header", header, 0, top - size_of(header)[1] - 14)
     return str(dot.source)
 
 
 def _frame(name: str, rect: Rect, **look: str) -> graphviz.Digraph:
-    corners = rect.left, -rect.bottom, rect.right, -rect.top
+    left, top, right, bottom = rect
+    corners = left, -bottom, right, -top
     frame = graphviz.Digraph(name=f"cluster_{name}")
     frame.attr(bb=",".join(f"{at:.1f}" for at in corners), penwidth="1.4", **look)
     return frame
@@ -314,3 +325,92 @@ def _legend(shown: Diagram, columns: float, *, compared: bool) -> list[str]:
     )
     rows = textwrap.wrap("\u00a0\u00a0\u00a0 ".join(shown_signs), int(columns))
     return [row.replace("\u00a0", " ") for row in rows]
+
+
+def _around(rects: Iterable[Rect]) -> Rect:
+    """The smallest rectangle that holds others."""
+    lefts, tops, rights, bottoms = zip(*rects, strict=True)
+    return min(lefts), min(tops), max(rights), max(bottoms)
+
+
+def _place_boxes(
+    sizes: Mapping[str, tuple[float, float]],
+    lanes: Mapping[str, Sequence[str]],
+    links: Sequence[tuple[str, str]],
+) -> tuple[dict[str, Rect], dict[str, Rect], dict[str, Rect]]:
+    """Lanes of equal columns below one another; nothing overlaps.
+
+    More lanes than `MOST_LANES` are cards of one column in rows, each host's in rows of
+    its own. Boxes of one lane and column are stacked in their order. Returned are
+    rectangles of boxes and titles, of lanes, and of hosts if there are any.
+
+    Args:
+        sizes: width and height of boxes and titles, boxes in running order.
+        lanes: what each lane holds, its title first; lanes of a host are neighbours.
+        links: pairs of boxes; the target stands in a later column.
+    """
+    cards = len(lanes) > MOST_LANES
+    titles = dict.fromkeys((names[0] for names in lanes.values()), -1)
+    boxes = [name for name in sizes if name not in titles]
+    column_of = titles | _columns_of(boxes, links, 1 if cards else _COLUMNS)
+    in_a_row = _CARDS if cards else 1
+    widths: dict[int, float] = {}
+    for name, column in column_of.items():
+        widths[column] = max(widths.get(column, 0.0), sizes[name][0])
+    begin, end = {}, _PADDING
+    for column, width in sorted(widths.items()):
+        begin[column] = end + (2 * _PADDING if column == 0 else 0.0)
+        end = begin[column] + width + (_COLUMN if column >= 0 else 0.0)
+    whole = end + _PADDING - (_COLUMN if max(widths) >= 0 else 0.0)
+
+    def height(stack: Sequence[str]) -> float:
+        return sum(sizes[name][1] + _STACK for name in stack) - _STACK
+
+    placed: dict[str, Rect] = {}
+    frames: dict[str, Rect] = {}
+    hosts: dict[str, Rect] = {}
+    y = 0.0
+    framed = any("/" in lane for lane in lanes)
+    for host, group in groupby(lanes, key=lambda lane: lane.rpartition("/")[0]):
+        y += _HOST + _PADDING if y else 0.0
+        its = list(group)
+        for row in (its[n : n + in_a_row] for n in range(0, len(its), in_a_row)):
+            stacks: dict[tuple[int, int], list[str]] = {}
+            for place, lane in enumerate(row):
+                for name in lanes[lane]:
+                    stacks.setdefault((place, column_of[name]), []).append(name)
+            tall = max(map(height, stacks.values())) + 2 * _PADDING
+            for place, lane in enumerate(row):
+                x = place * (whole + _LANE)
+                frames[lane] = x, y, x + whole, y + tall
+            for (place, column), stack in stacks.items():
+                top = y + (tall - height(stack)) / 2
+                for name in stack:
+                    wide, high = sizes[name]
+                    room = widths[column] - wide if column >= 0 else 0.0
+                    x = place * (whole + _LANE) + begin[column] + room / 2
+                    placed[name] = x, top, x + wide, top + high
+                    top += high + _STACK
+            y += tall + _LANE
+        if framed:
+            left, top, right, bottom = _around(frames[lane] for lane in its)
+            top, bottom = top - _HOST, bottom + _PADDING
+            hosts[host] = left - _PADDING, top, right + _PADDING, bottom
+    return placed, frames, hosts
+
+
+def _columns_of(
+    boxes: Sequence[str], links: Iterable[tuple[str, str]], most: int
+) -> dict[str, int]:
+    """The column of each box: its depth in the graph, from 0.
+
+    Links against the running order of the boxes do not count. In a graph deeper than
+    `most`, several depths share a column.
+    """
+    number = {box: at for at, box in enumerate(boxes)}
+    depth = dict.fromkeys(boxes, 0)
+    for source, target in sorted(links, key=lambda ends: number[ends[0]]):
+        if number[source] < number[target]:
+            depth[target] = max(depth[target], depth[source] + 1)
+    deepest = max(depth.values(), default=0) + 1
+    return {box: at * min(most, deepest) // deepest for box, at in depth.items()}
