@@ -96,20 +96,18 @@ class Request:
             return "pin", ""
         if device in devices:
             usual = "merge" if self.yields else "preference"
-            return usual if len(devices) == 1 and first != "auto" else "", ""
+            return usual if len(devices) == 1 and first in KINDS else "", ""
         if self.yields:
             return "near", ""
         if devices:
             return "", f"{first} is full; {device} is next in the list"
+        text = f"there is no {self.kind} available"
+        if device.rpartition("/")[2].startswith(self.kind):
+            text = f"{first} is not available; another {self.kind} is used"
         for name in self.here:
             if device in self.lists[name]:
-                return (
-                    "fallback",
-                    f"{first} is not available; {name} is next in the list",
-                )
-        if device.rpartition("/")[2].startswith(self.kind):
-            return "fallback", f"{first} is not available; another {self.kind} is used"
-        return "fallback", f"there is no {self.kind} available"
+                text = f"{first} is not available; {name} is next in the list"
+        return "fallback", text
 
 
 def resolve(
