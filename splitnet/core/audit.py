@@ -148,14 +148,7 @@ class Audit:
         """
         if self.ok:
             return self
-        count = len(self.findings)
-        raise AuditError(
-            listed(
-                f"{count} finding{'s' if count > 1 else ''}: the step differs from the "
-                f"plan of {self.plan.graph.name!r}.",
-                [finding.text for finding in self.findings],
-            )
-        )
+        raise AuditError(str(self))
 
     def _repr_html_(self) -> str:
         """The diagram with the findings, and the table, for a notebook."""
@@ -166,10 +159,11 @@ class Audit:
 
     def __str__(self) -> str:
         """The verdict in a line, and what was found."""
+        found = f"{len(self.findings)} findings: the step differs from the plan"
         head = (
-            f"audit of {self.plan.graph.name!r}: "
-            f"{len(self.rows)} parts, {sum(row.ops for row in self.rows)} ops, "
-            + ("all as planned" if self.ok else f"{len(self.findings)} findings")
+            f"audit of {self.plan.graph.name!r}: {len(self.rows)} parts, "
+            f"{sum(row.ops for row in self.rows)} ops, "
+            f"{'all as planned' if self.ok else found}"
         )
         return listed(head, [finding.text for finding in self.findings])
 
