@@ -64,7 +64,7 @@ def test_measure_times_calls_updates_and_links(
     assert {(one.call, one.flops, one.device) for one in costs.calls} == keys
     assert all(0 <= one.forward_fixed <= one.forward for one in costs.calls)
     assert all(0 <= one.backward_fixed <= one.backward for one in costs.calls)
-    assert costs.batch == 16
+    assert {one.rows for one in costs.calls} == {16}
     assert {one.device for one in costs.updates} == {"gpu", "cpu"}
     assert len({(link.source, link.target) for link in costs.links}) == 12
     assert all(link.bytes_per_second > 0 for link in costs.links)
