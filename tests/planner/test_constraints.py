@@ -10,7 +10,7 @@ from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
 from splitnet.planner.constraints import violations
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan
-from tests.zoo import chain, shared, two_towers, wide
+from tests.zoo import chain, two_towers, wide
 
 BOX = Cluster.of("2*gpu", "cpu")
 CALLS = chain(4)
@@ -77,9 +77,13 @@ def test_what_requested_one_device_stays_together_if_it_fits(memory, together):
 
 
 def test_missing_error_names_every_device():
-    """missing="error" refuses, with every part that requests a missing device."""
+    """It refuses every part without a device; a list with one says what to do."""
     with pytest.raises(DeviceError, match=r"(?s)'see' requests gpu:4.*'tell' requests"):
         find_plan(two_towers(on=("gpu:4", "gpu:5")), BOX, missing="error")
+    plan = find_plan(wanting(chain(1), c0="gpu:7 gpu:1"), BOX, missing="error")
+
+    assert plan.device_of["c0"] == "gpu:1"
+    assert plan.fallbacks[0].requested == "gpu:7"
 
 
 ONE_LAYER = replace(
@@ -154,21 +158,6 @@ def test_a_call_without_gpu_kernel_stays_on_the_cpu():
     assert wants_gpu.fallbacks[0].reason == "Dense 'c1' has no GPU kernel"
     with pytest.raises(DeviceError, match="Add 'cpu' to the cluster"):
         find_plan(graph, Cluster.of("gpu"))
-
-
-def test_missing_error_accepts_a_list_with_one_available_device():
-    """Whoever lists an alternative has said what to do; it is still recorded."""
-    plan = find_plan(wanting(chain(1), c0="gpu:7 gpu:1"), BOX, missing="error")
-
-    assert plan.device_of["c0"] == "gpu:1"
-    assert plan.fallbacks[0].requested == "gpu:7"
-
-
-def test_parts_that_share_weights_may_be_apart():
-    """Sharing weights alone binds no declared branches."""
-    plan = find_plan(shared(), BOX)
-
-    assert plan.device_of["left"] != plan.device_of["right"]
 
 
 def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls() -> None:
