@@ -95,9 +95,10 @@ def config(
     notes = []
     if check:
         import_tensorflow()
-        from splitnet.tf.runtime.configure import check_settings
+        from splitnet.tf.runtime.configure import check_settings, remarks
 
-        notes = check_settings(settings)
+        check_settings(settings)
+        notes = remarks(settings)
     rows = []
     for one in settings:
         value = one.value
@@ -189,10 +190,7 @@ def _measure_links(file: Path, allow_remote: bool) -> int:
     sn.connect(cluster, allow_remote=allow_remote).close()
     from splitnet.tf.profiling.links import measure_links
 
-    kinds = sorted({(device.host, device.kind) for device in cluster})
-    alike = {d.name: kinds.index((d.host, d.kind)) for d in cluster}
-    found = measure_links(cluster, alike, typical_bytes=2**22)
-    measured = replace(cluster, links=found)
+    measured = replace(cluster, links=measure_links(cluster))
     write_cluster(measured, file)
     print(sn.table(measured))
     print(f"saved in {file}")

@@ -106,7 +106,7 @@ def run_with_workers(
     goes on from its own backup. SIGTERM ends both, and nothing is started again.
     `options` are those of `sn.local_workers`.
     """
-    from splitnet.tf.workers.health import probe, workers_of
+    from splitnet.tf.workers.connect import probe, workers_of
     from splitnet.tf.workers.resolve import JOB_VARIABLES
     from splitnet.tf.workers.start import CLUSTER_VARIABLE, local_workers
 
@@ -124,7 +124,7 @@ def run_with_workers(
             say(f"{program[0]} ended with code {code} {after}")
             for found in probe(workers_of(started.cluster), timeout_seconds=5.0):
                 if found.state != "healthy":
-                    say(started.start_again(found.host.task))
+                    say(started.restart(found.host.task))
             say(f"restart {restart} of {max_restarts}")
         for host in workers_of(started.cluster):
             if ended := started.ended(host.task):
@@ -174,7 +174,7 @@ def health(
     cluster: Annotated[str, Argument(metavar="FILE.toml", help="The cluster file.")],
 ) -> int:
     """Check every worker of a cluster; exit code 1 if one is not healthy."""
-    from splitnet.tf.workers.health import probe, workers_of
+    from splitnet.tf.workers.connect import probe, workers_of
 
     found = probe(workers_of(Cluster.load(cluster)))
     heads = ("worker", "address", "state")

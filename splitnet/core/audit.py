@@ -63,8 +63,7 @@ class SeenCopy:
     `kind` is "input", "activation", "gradient", "weights", "weights gradient",
     "update", "mask", "target" (labels or sample weights, sent to a loss), "state"
     (seeds and moving averages, sent back by a call on another device) or "other".
-    `bytes` is None if the size is unknown; `each_time` says that it crosses in every
-    iteration of a loop.
+    `bytes` is None if the size is unknown.
     """
 
     name: str
@@ -72,7 +71,6 @@ class SeenCopy:
     source: str
     target: str
     bytes: int | None
-    each_time: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,14 +262,7 @@ def _strayed_copies(
     copies: Mapping[_Route, list[SeenCopy]],
     moved: Mapping[_Route, tuple[int, int]],
 ) -> Iterator[Finding]:
-    """Tensors that cross where the plan has no crossing, or in every iteration."""
-    for copy in seen.copies:
-        if copy.each_time:
-            text = (
-                f"transfer {copy.name!r} crosses from {copy.source} to {copy.target} "
-                "in every iteration of a loop."
-            )
-            yield Finding("transfers", "", "once", "every iteration", text)
+    """Tensors that cross where the plan has no crossing."""
     grown = _planned_bytes(plan, seen.batch or plan.batch, seen.microbatches)
     passes = _gradient_passes(seen)
     for route, (planned, actual) in moved.items():

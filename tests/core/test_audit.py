@@ -135,11 +135,6 @@ FINDINGS: dict[str, tuple[Callable[[Observation], Observation], str, str]] = {
         )
         for kind in ("activation", "weights", "update", "gradient")
     },
-    "a copy in every iteration": (
-        lambda seen: copied(seen, bytes=4, each_time=True),
-        "transfers",
-        "'stray' crosses from gpu:0 to gpu:1 in every iteration",
-    ),
     "a copy of unknown size": (
         lambda seen: copied(seen, bytes=None),
         "transfers",

@@ -16,10 +16,10 @@ import tensorflow as tf
 from splitnet.core.audit import Audit, Observation, SeenVariable, audit_of
 from splitnet.core.errors import AuditError, first_line, shown
 from splitnet.core.plan import Plan
-from splitnet.tf.audit.copies import seen_copies
 from splitnet.tf.audit.partition_graphs import (
     ExecutedStep,
     Names,
+    seen_copies,
     seen_ops,
     unneeded_parts,
 )
@@ -33,7 +33,7 @@ from splitnet.tf.reading.variables import variables_of
 _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
 # TensorFlow collects executed graphs per process, so one audit runs at a time.
 _ONE_AT_A_TIME = threading.RLock()
-_WAIT_SECONDS = 600.0
+_WAIT_SECONDS = 600
 _FORWARD_ONLY = "no targets or not compiled: only the forward pass was watched."
 _EAGER = (
     "run_eagerly=True: forward ops run on their devices, but backward and update ops "
@@ -70,10 +70,9 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
     training = model.compiled and targets is not None
     graphs: list[Any] = []
     with (
-        _alone(),
+        _watched() as functions,
         _placement(model, kept, placed) as lowered,
         state_restored(model, training=training),
-        tf_api.watch_graphs() as functions,
     ):
         lowered.graphs.clear()
         try:
@@ -88,10 +87,9 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
                 f"{type(error).__name__}: {first_line(error)} Give audit() a batch "
                 "that model.fit takes."
             ) from error
-        graphs += [graph for ref in lowered.graphs if (graph := ref()) is not None]
+        graphs += traced_graphs(lowered)
     how = {"batch": _batch_size(inputs), "training": training}
-    seen = _seen(model, kept, lowered, functions, graphs, **how)
-    return audit_of(kept, seen)
+    return _judged(model, kept, lowered, functions, graphs, **how)
 
 
 def unpacked(batch: Any) -> tuple[Any, Any, Any]:
@@ -110,17 +108,23 @@ def unpacked(batch: Any) -> tuple[Any, Any, Any]:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Wait for an audit in another thread."""
+def _watched() -> Iterator[list[Any]]:
+    """Collect the functions that run, after any audit in another thread."""
     if not _ONE_AT_A_TIME.acquire(timeout=_WAIT_SECONDS):
         raise AuditError(
             "another audit, or a PlacementCallback before its first step, has run for "
-            f"{_WAIT_SECONDS / 60:.0f} minutes in another thread."
+            f"{_WAIT_SECONDS} s in another thread."
         )
     try:
-        yield
+        with tf_api.watch_graphs() as functions:
+            yield functions
     finally:
         _ONE_AT_A_TIME.release()
+
+
+def traced_graphs(placed: Placed) -> list[Any]:
+    """The graphs of a placed model's last steps that are still there."""
+    return [graph for ref in placed.graphs if (graph := ref()) is not None]
 
 
 @contextlib.contextmanager
@@ -141,29 +145,19 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
 
     `fit` has to trace its step anew, which the caller sees to. Yields a function that
     gives the audit once the block has ended.
-
-    Raises:
-        AuditError: the model was not emitted by splitnet.
     """
     placed = placed_of(model)
-    if placed is None:
-        raise AuditError(
-            f"model {model.name!r} was not emitted by splitnet, so there is no plan to "
-            "hold its steps against. Emit it, or audit(model, plan, batch)."
-        )
-    plan = placed.plan
     placed.graphs.clear()
-    with _alone(), tf_api.watch_graphs() as functions:
+    with _watched() as functions:
 
         def verdict() -> Audit:
-            graphs = [graph for ref in placed.graphs if (graph := ref()) is not None]
-            seen = _seen(model, plan, placed, functions, graphs, batch=plan.batch)
-            return audit_of(plan, seen)
+            traced, batch = traced_graphs(placed), placed.plan.batch
+            return _judged(model, placed.plan, placed, functions, traced, batch=batch)
 
         yield verdict
 
 
-def _seen(
+def _judged(
     model: Any,
     plan: Plan,
     placed: Placed,
@@ -172,8 +166,8 @@ def _seen(
     *,
     batch: int,
     training: bool = True,
-) -> Observation:
-    """What executed functions and the model's variables show."""
+) -> Audit:
+    """What executed functions and the model's variables show, held against a plan."""
     names = Names(plan, placed, getattr(model, "optimizer", None))
     steps = [
         ExecutedStep(nodes, graphs, names, batch)
@@ -187,7 +181,7 @@ def _seen(
                 held.append(("slot", slot, name))
     eager = model.compiled and model.run_eagerly
     phases = ("forward", "backward", "update") if training else ("forward",)
-    return Observation(
+    seen = Observation(
         ops=tuple(op for step in steps for op in seen_ops(step)),
         variables=tuple(
             SeenVariable(one.path, kind, name, names.device(one.value.device))
@@ -200,6 +194,7 @@ def _seen(
         microbatches=placed.pipeline.microbatches if training else 1,
         batch=batch,
     )
+    return audit_of(plan, seen)
 
 
 def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:

@@ -1,8 +1,7 @@
 """Private names of Keras, each behind a function that says what it is for.
 
 Public Keras cannot run a node of a model on a device, make a variable's memory
-elsewhere, or update variables where they live. `check_versions` runs at import and
-refuses a Keras that lost one of the names.
+elsewhere, or update variables where they live.
 """
 
 import contextlib
@@ -14,94 +13,38 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common import global_state
-from keras.src.backend.tensorflow.optimizer import TFOptimizer
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-from keras.src.models.functional import Functional as Functional
-from keras.src.models.functional import operation_fn as operation_fn
-from keras.src.ops.node import KerasHistory
-from keras.src.ops.operation import Operation as Operation
-from keras.src.ops.symbolic_arguments import SymbolicArguments as SymbolicArguments
-from keras.src.random import seed_generator
+from keras.src.backend.common.global_state import (
+    get_global_attribute,
+    set_global_attribute,
+)
+from keras.src.backend.common.masking import get_keras_mask as mask_of
+from keras.src.backend.common.masking import set_keras_mask as set_mask
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.models.functional import Functional, operation_fn
+from keras.src.ops.operation import Operation
+from keras.src.ops.symbolic_arguments import SymbolicArguments
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
-from splitnet.tf.internals.checks import Needed, missing, refuse
-
-SUPPORTED = ((3, 12), (3, 15))
+__all__ = ["Functional", "Operation", "SymbolicArguments", "in_stateless_scope"]
+__all__ += ["mask_of", "operation_fn", "set_mask"]
 
 CARRIED = ("_keras_mask", "_keras_logits")
 """What Keras attaches to a tensor: the mask, and the logits of a probability."""
 
-_NEEDED: Needed = (
-    (Functional, ("_standardize_inputs", "_nodes_by_depth", "call")),
-    (keras.Sequential, ("_functional",)),
-    (
-        keras.layers.Layer,
-        ("_get_regularization_losses", "_flatten_layers", "_layers")
-        + ("_trainable_variables",),
-    ),
-    (keras.layers.BatchNormalization, ("_moments",)),
-    (keras.layers.Lambda, ("_output_shape",)),
-    (Operation, ("_inbound_nodes", "_outbound_nodes")),
-    (KerasHistory, ("operation", "node_index")),
-    (
-        keras.Model,
-        ("_compile_loss", "_compile_config", "_loss_tracker", "_compute_loss"),
-    ),
-    (TensorFlowTrainer, ("_jit_compile",)),
-    (
-        TFOptimizer,
-        ("_all_reduce_sum_gradients", "_distributed_tf_update_step")
-        + ("add_variable_from_reference", "_iterations", "_trainable_variables")
-        + ("_backend_reset_gradient_accumulators", "_accumulated_gradients"),
-    ),
-    (
-        keras.Variable,
-        ("_value", "_name", "_path", "_initializer", "_deferred_initialize"),
-    ),
-    (global_state, ("get_global_attribute", "set_global_attribute")),
-    (seed_generator, ("GLOBAL_SEED_GENERATOR",)),
-)
-
-
-def check_versions() -> None:
-    """Refuse a Keras outside the tested range, or without a name that is needed.
-
-    Raises:
-        ConfigError: says which version is here, which are supported, and what to do.
-    """
-    faults = missing(_NEEDED)
-    if keras.backend.backend() != "tensorflow":
-        faults.append(
-            f"the Keras backend is {keras.backend.backend()!r}; set "
-            "KERAS_BACKEND=tensorflow before the first import"
-        )
-    refuse("Keras", keras.__version__, SUPPORTED, faults)
-
-
-check_versions()
-
-
-# Graphs of calls -----------------------------------------------------------------
-
 
 def nodes_of(model: Any) -> list[Any]:
     """The nodes of a functional model in the order in which Keras runs them."""
-    return [
-        node
-        for depth in sorted(model._nodes_by_depth, reverse=True)
-        for node in model._nodes_by_depth[depth]
-        if node.operation and not node.is_input
-    ]
+    levels = sorted(model._nodes_by_depth.items(), reverse=True)
+    nodes = [node for _, level in levels for node in level]
+    return [node for node in nodes if node.operation and not node.is_input]
 
 
 def producer(tensor: Any) -> Any:
     """The node that made a symbolic tensor; None for one that nothing made."""
-    history = getattr(tensor, "_keras_history", None)
     if hasattr(tensor, "_splitnet_node"):
         return tensor._splitnet_node
-    if history is None or history.operation is None:
-        return None
-    return history.operation._inbound_nodes[history.node_index]
+    operation, node, _ = getattr(tensor, "_keras_history", (None, 0, 0))
+    return None if operation is None else operation._inbound_nodes[node]
 
 
 def set_producer(tensor: Any, node: Any) -> None:
@@ -126,9 +69,6 @@ def standardized_inputs(model: Any, inputs: Any) -> Any:
     return model._standardize_inputs(inputs)
 
 
-# Layers --------------------------------------------------------------------------
-
-
 def from_keras(what: Any) -> bool:
     """Whether a class or a function is Keras' own."""
     return str(what.__module__).partition(".")[0] == "keras"
@@ -136,9 +76,8 @@ def from_keras(what: Any) -> bool:
 
 def sublayers(operation: Any) -> list[Any]:
     """A layer and all layers inside it; nothing for a raw operation."""
-    if not isinstance(operation, keras.layers.Layer):
-        return []
-    return list(operation._flatten_layers())
+    is_layer = isinstance(operation, keras.layers.Layer)
+    return list(operation._flatten_layers()) if is_layer else []
 
 
 def order_layers(model: Any, original: Any, copies: dict[int, Any]) -> None:
@@ -149,10 +88,8 @@ def order_layers(model: Any, original: Any, copies: dict[int, Any]) -> None:
     list.__init__(model._layers, [*ordered, *known.values()])
 
 
-def own_trainable_variables(layer: Any) -> list[Any]:
-    """A layer's own variables that were added as trainable, frozen or not."""
-    return list(layer._trainable_variables)
-
+own_trainable_variables = attrgetter("_trainable_variables")
+"""A layer's own variables that were added as trainable, frozen or not."""
 
 lambda_output_shape = attrgetter("_output_shape")
 """The output shape that a Lambda layer was given."""
@@ -169,19 +106,6 @@ def with_moments(layer: Any, moments: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         del layer._moments
-
-
-def mask_of(tensor: Any) -> Any:
-    """The mask that Keras attached to a tensor; None if it has none."""
-    return getattr(tensor, CARRIED[0], None)
-
-
-def set_mask(tensor: Any, mask: Any) -> None:
-    """Attach a mask to a tensor; None takes it off."""
-    setattr(tensor, CARRIED[0], mask)
-
-
-# Variables -----------------------------------------------------------------------
 
 
 def has_value(variable: Any) -> bool:
@@ -217,36 +141,30 @@ def without_values() -> Iterator[None]:
     an initializer raises a ValueError that names the stateless scope.
     """
     name = "uninitialized_variables"
-    waiting = list(global_state.get_global_attribute(name, []) or [])
+    waiting = list(get_global_attribute(name, []) or [])
     with keras.StatelessScope(initialize_variables=False):
         try:
             yield
         finally:
-            global_state.set_global_attribute(name, waiting)
+            set_global_attribute(name, waiting)
 
 
 @contextlib.contextmanager
 def with_values() -> Iterator[None]:
     """Make variables with memory of their own inside `without_values`."""
-    outer = global_state.get_global_attribute("stateless_scope")
-    global_state.set_global_attribute("stateless_scope", None)
+    outer = get_global_attribute("stateless_scope")
+    set_global_attribute("stateless_scope", None)
     try:
         with tf.init_scope():
             yield
     finally:
-        global_state.set_global_attribute("stateless_scope", outer)
-
-
-def in_stateless_scope() -> bool:
-    """Whether Keras is inside a stateless scope, where values are not the layer's."""
-    return global_state.get_global_attribute("stateless_scope") is not None
+        set_global_attribute("stateless_scope", outer)
 
 
 def lives_on(variable: Any, device: str) -> bool:
     """Whether a variable's memory is on a device, named in short or in full."""
     with tf.init_scope(), tf.device(device):
-        resolved = tf.constant(0).device
-    return bool(variable.value.device == resolved)
+        return bool(variable.value.device == tf.constant(0).device)
 
 
 def needs_memory(error: Exception) -> bool:
@@ -283,14 +201,14 @@ def without_memory(make: Callable[[], Any]) -> Any:
     If one of them makes a variable from a value instead of an initializer, `make` is
     called anew where they have memory, the host's.
     """
-    try:
-        with random_states_kept(), without_values():
-            return make()
-    except ValueError as error:
-        if not needs_memory(error):
-            raise
-    with random_states_kept(), tf.device("/device:CPU:0"):
-        return make()
+    for scope in (without_values(), tf.device("/device:CPU:0")):
+        try:
+            with random_states_kept(), scope:
+                return make()
+        except ValueError as error:
+            if not needs_memory(error):
+                raise
+    raise AssertionError("variables have memory on the host")
 
 
 @contextlib.contextmanager
@@ -301,20 +219,16 @@ def random_states_kept() -> Iterator[None]:
     generator, which is made by the first of them.
     """
     python, numpy = random.getstate(), np.random.get_state()
-    name = seed_generator.GLOBAL_SEED_GENERATOR
-    known = global_state.get_global_attribute(name)
+    known = get_global_attribute(GLOBAL_SEED_GENERATOR)
     state = None if known is None else known.state.numpy()
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        global_state.set_global_attribute(name, known)
+        set_global_attribute(GLOBAL_SEED_GENERATOR, known)
         if known is not None:
             known.state.assign(state)
-
-
-# Training ------------------------------------------------------------------------
 
 
 def compiled_loss(model: Any) -> Any:
@@ -329,11 +243,6 @@ loss_tracker = attrgetter("_loss_tracker")
 def compute_loss(model: Any, **arguments: Any) -> Any:
     """The loss of one batch, as the model's training step computes it."""
     return model._compute_loss(**arguments)
-
-
-def turn_off_xla(model: Any) -> None:
-    """Keep a compiled model out of XLA."""
-    model._jit_compile = False
 
 
 def forget_initial_epoch(model: Any) -> None:

@@ -6,51 +6,24 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
-from tensorflow.python.eager import record as tf_record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
-from tensorflow.python.ops import (
-    custom_gradient,
-    gradients_util,
-    resource_variable_ops,
+from tensorflow.python.eager.record import could_possibly_record as recording
+from tensorflow.python.eager.record import record_operation, stop_recording
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.ops import (
+    add_exit_callback_to_default_func_graph as when_traced,
 )
+from tensorflow.python.ops import custom_gradient
+from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
-from splitnet.tf.internals.checks import Needed, missing, refuse
+__all__ = ["FuncGraph", "recording", "stop_recording", "when_traced"]
 
-SUPPORTED = ((2, 20), (2, 21))
+gradient_order = PossibleTapeGradientTypes
+"""Which gradients tapes may ask of tensors: 0 none, 1 first order, 2 higher."""
 
-_NEEDED: Needed = (
-    (
-        tf_context.Context,
-        ("enable_graph_collection", "export_run_metadata", "disable_graph_collection")
-        + ("_context_handle", "sync_executors", "get_server_def", "update_server_def")
-        + ("get_function_def",),
-    ),
-    (tf_record, ("could_possibly_record", "record_operation", "stop_recording")),
-    (tf.Graph, ("_get_function", "_add_function_recursive")),
-    (tf_ops, ("add_exit_callback_to_default_func_graph",)),
-    (polymorphic_function, ("Function",)),
-    (polymorphic_function.Function, ("_clone", "__get__")),
-    (gradients_util, ("PossibleTapeGradientTypes",)),
-    (resource_variable_ops, ("variable_accessed",)),
-    (custom_gradient, ("custom_gradient", "recompute_grad")),
-)
 _FUNCTIONS = (polymorphic_function.__name__, custom_gradient.__name__)
-
-
-def check_versions() -> None:
-    """Refuse a TensorFlow outside the tested range, or without a needed name.
-
-    Raises:
-        ConfigError: says which version is here, which are supported, and what to do.
-    """
-    refuse("TensorFlow", tf.__version__, SUPPORTED, missing(_NEEDED))
-
-
-check_versions()
 
 
 def started() -> bool:
@@ -80,16 +53,6 @@ def join_again(cluster_spec: Any) -> None:
 def current_device() -> str:
     """The device of the innermost `tf.device` outside of graphs; "" for none."""
     return str(tf_context.context().device_name or "")
-
-
-def recording() -> bool:
-    """Whether a gradient tape records what runs here."""
-    return bool(tf_record.could_possibly_record())
-
-
-def when_traced(check: Callable[[], None]) -> None:
-    """Call a function when the function that is being traced has been traced."""
-    tf_ops.add_exit_callback_to_default_func_graph(check)
 
 
 def forget_traces(owner: Any, held: Iterable[Any]) -> None:
@@ -144,27 +107,17 @@ def with_gradient(
     return made
 
 
-def stop_recording() -> contextlib.AbstractContextManager[None]:
-    """What runs in this block is on no gradient tape."""
-    return tf_record.stop_recording()
-
-
 def record_gradient(
     outputs: list[Any], inputs: list[Any], backward: Callable[..., list[Any]]
 ) -> None:
     """Tell tapes how gradients of inputs come from those of outputs."""
-    tf_record.record_operation("Identity", outputs, inputs, backward)
-
-
-def gradient_order(tensors: list[Any]) -> int:
-    """Which gradients tapes may ask of tensors: 0 none, 1 first order, 2 higher."""
-    return int(gradients_util.PossibleTapeGradientTypes(tensors))
+    record_operation("Identity", outputs, inputs, backward)
 
 
 def note_reads(variables: Iterable[Any]) -> None:
     """Let tapes and the graph know that a function reads variables."""
     for variable in variables:
-        resource_variable_ops.variable_accessed(variable)
+        variable_accessed(variable)
 
 
 def function_nodes(name: str) -> list[Any]:

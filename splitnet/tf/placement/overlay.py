@@ -214,7 +214,7 @@ def _step(
                 "compile it for one (jit_compile=True drops device scopes); it runs "
                 "without XLA."
             )
-            keras_api.turn_off_xla(model)
+            model.jit_compile = False
         for value in list(vars(model).values()):  # also those of a step of its own
             if isinstance(value, keras.optimizers.Optimizer):
                 place_optimizer(value)

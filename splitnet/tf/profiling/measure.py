@@ -9,8 +9,7 @@ Alone, a call finds its data in the cache and is not fused with its neighbours, 
 sum of all calls is not quite a step; what compares devices is each call's own figure.
 """
 
-from collections.abc import Callable, Iterable
-from itertools import accumulate, count
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -28,7 +27,7 @@ from splitnet.core.costs import (
     signature,
 )
 from splitnet.core.errors import DeviceError, listed
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Call
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.profiling.links import measure_links, seconds_of
@@ -42,7 +41,6 @@ _SHARE = 4  # of the batch, for the second time of each call
 _LOOP_SECONDS = 0.02  # a call is repeated in a loop until it takes so long
 _MOST_LOOPS = 4**5
 _RUNS = 6  # of each loop; the fastest counts
-_LEAST_SENT, _MOST_SENT = 64 * 2**10, 4 * 2**20
 _OPEN_SIZE = 8  # for an extent that is None
 
 
@@ -76,57 +74,8 @@ def measure(
         DeviceError: devices of the cluster are not available.
         DeclarationError: the source cannot be read.
     """
-    _check_available(cluster)
-    optimizer = optimizer_name(optimizer)
-    blueprint = sized(blueprint_of(source, "expand"))
-    graph = graph_of(blueprint, batch)
-    jobs: dict[tuple[str, float], tuple[Call, Site]] = {}
-    for site in blueprint.sites:  # what towers share is estimated
-        call = graph.call.get(site.call)
-        if call and not site.node.is_input:
-            jobs.setdefault((signature(call), call.forward_flops), (call, site))
-    groups, free = _groups(cluster), cluster.free_devices
-    timed = {labels: one for labels, [one, *_] in groups.items() if one in free}
-    steps = len(timed) * (len(jobs) + 1) + 1
-    done = count()
-
-    def tell(text: str) -> None:
-        if on_progress:
-            on_progress(next(done) / steps, text)
-
-    calls: list[CallSeconds] = []
-    updates: list[UpdateSeconds] = []
-    for labels, device in timed.items():
-        stopwatch = _Stopwatch(device)
-        for call, site in jobs.values():
-            tell(f"{site.call} on {device.name}")
-            made = _call_seconds(call, site, stopwatch, batch)
-            calls += (CallSeconds(signature(call), one, *made) for one in labels)
-        tell(f"update on {device.name}")
-        small, large = (
-            stopwatch.of(_update(device, optimizer, size))() for size in _UPDATED_BYTES
-        )
-        speed = (_UPDATED_BYTES[1] - _UPDATED_BYTES[0]) / max(large - small, 1e-9)
-        updates += (UpdateSeconds(one, speed, small) for one in labels)
-    tell("links between devices")
-    alike = {d.name: i for i, each in enumerate(groups.values()) for d in each}
-    links = measure_links(cluster, alike, _typical_bytes(graph))
-    tell("done")
-    return Costs(tuple(calls), tuple(updates), links)
-
-
-def _typical_bytes(graph: Graph) -> int:
-    """The size of what goes from call to call: half of all bytes go in larger ones."""
-    sizes = sorted(tensor.bytes for tensor in graph.tensors)
-    sums = list(accumulate(sizes, initial=0))
-    middle = next((s for s, n in zip(sizes, sums[1:]) if 2 * n >= sums[-1]), 0)
-    return min(max(middle, _LEAST_SENT), _MOST_SENT)
-
-
-def _check_available(cluster: Cluster) -> None:
     here = {canonical(d.name) for d in tf.config.list_logical_devices()}
-    missing = [d for d in cluster if canonical(d.target) not in here]
-    if missing:
+    if missing := [d for d in cluster if canonical(d.target) not in here]:
         raise DeviceError(
             listed(
                 "devices that are not available cannot be measured. Use "
@@ -135,10 +84,41 @@ def _check_available(cluster: Cluster) -> None:
                 [f"{d.name} ({d.target})" for d in missing],
             )
         )
+    optimizer = optimizer_name(optimizer)
+    blueprint = sized(blueprint_of(source, "expand"))
+    graph = graph_of(blueprint, batch)
+    jobs: dict[tuple[str, float], tuple[Call, Site]] = {}
+    for site in blueprint.sites:  # what towers share is estimated
+        call = graph.call.get(site.call)
+        if call and not site.node.is_input:
+            jobs.setdefault((signature(call), call.forward_flops), (call, site))
+    free = cluster.free_devices
+    timed = {labels: one for labels, one in _kinds(cluster).items() if one in free}
+    shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
+    tell = on_progress or (lambda *_: None)
+    calls: list[CallSeconds] = []
+    updates: list[UpdateSeconds] = []
+    for labels, device in timed.items():
+        stopwatch = _Stopwatch(device)
+        for call, site in jobs.values():
+            tell(next(shares), f"{site.call} on {device.name}")
+            made = _call_seconds(site, stopwatch, batch, trains=call.backward_flops > 0)
+            made += (rows_of(call), call.forward_flops)
+            calls += (CallSeconds(signature(call), one, *made) for one in labels)
+        tell(next(shares), f"update on {device.name}")
+        small, large = (
+            stopwatch.of(_update(device, optimizer, size))() for size in _UPDATED_BYTES
+        )
+        speed = (_UPDATED_BYTES[1] - _UPDATED_BYTES[0]) / max(large - small, 1e-9)
+        updates += (UpdateSeconds(one, speed, small) for one in labels)
+    tell(next(shares), "links between devices")
+    links = measure_links(cluster)
+    tell(next(shares), "done")
+    return Costs(tuple(calls), tuple(updates), links)
 
 
-def _groups(cluster: Cluster) -> dict[tuple[str, ...], list[Device]]:
-    """Equal devices, under the labels that the table gives them.
+def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:
+    """One of each sort of equal devices, under the labels that the table gives them.
 
     A kind whose devices are all equal goes by the kind's name, others by their own.
     """
@@ -146,13 +126,11 @@ def _groups(cluster: Cluster) -> dict[tuple[str, ...], list[Device]]:
     for device in cluster:
         key = (device.kind, device.flops_per_second, bool(device.host))
         alike.setdefault(key, []).append(device)
-    kinds = [key[0] for key in alike]
-    return {
-        (key[0],)
-        if kinds.count(key[0]) == 1
-        else tuple(device.name for device in members): members
-        for key, members in alike.items()
-    }
+    found = {}
+    for (kind, *_), members in alike.items():
+        only = len(members) == len(cluster.of_kind(kind))
+        found[(kind,) if only else tuple(d.name for d in members)] = members[0]
+    return found
 
 
 class _Stopwatch:
@@ -174,9 +152,13 @@ class _Stopwatch:
         taken: list[int] = []
 
         def body(number: Any, total: Any) -> tuple[Any, Any]:
-            numbers = [total, *_first_elements(compute())]
-            taken.append(len(numbers) - 1)
-            return number + 1, tf.add_n(numbers)
+            firsts = [
+                tf.cast(tf.reshape(one, [-1])[0], "float32")
+                for one in tf.nest.flatten(compute(), expand_composites=True)
+                if tf.is_tensor(one) and one.dtype not in (tf.string, tf.variant)
+            ]
+            taken.append(len(firsts))
+            return number + 1, tf.add_n([total, *firsts])
 
         @tf.function(autograph=False)
         def loop(times: Any) -> Any:
@@ -186,7 +168,7 @@ class _Stopwatch:
 
         def fastest(times: int) -> float:
             given = tf.constant(times)
-            return seconds_of(lambda: loop(given).numpy(), runs=_RUNS)
+            return seconds_of(lambda: loop(given).numpy(), rounds=_RUNS)[0]
 
         def seconds() -> float:
             once, more = fastest(1), 1
@@ -200,32 +182,20 @@ class _Stopwatch:
         return seconds
 
 
-def _first_elements(tensors: Iterable[Any]) -> list[Any]:
-    found = []
-    for one in tensors:
-        tensor = one.values if isinstance(one, tf.IndexedSlices) else one
-        known = isinstance(tensor, tf.Tensor)
-        if known and tensor.dtype not in (tf.string, tf.variant):
-            found.append(tf.cast(tf.reshape(tensor, [-1])[0], "float32"))
-    return found
-
-
 def _call_seconds(
-    call: Call, site: Site, stopwatch: _Stopwatch, batch: int
-) -> tuple[float, float, float, float, int, float]:
-    """The fields of a call's `CallSeconds` behind its device."""
-    node, device = site.node, stopwatch.device
+    site: Site, stopwatch: _Stopwatch, batch: int, *, trains: bool
+) -> tuple[Any, ...]:
+    """Seconds forward and backward, and of both what does not grow with the batch."""
+    node, target = site.node, stopwatch.device.target
     draw = np.random.default_rng(0)
     inputs, values = {}, {}
-    with tf.device(device.target):
-        clone = Cloner(lambda layer: device.target).of(node.operation)
+    with tf.device(target):
+        clone = Cloner(lambda layer: target).of(node.operation)
         operation = keras_api.operation_fn(clone, training=True)
         for tensor in node.input_tensors:
             first = (tensor.shape[0] or batch,) if tensor.shape else ()
             value = values[id(tensor)] = _synthetic(tensor, first, draw)
-            shape = tf.TensorShape(value.shape)
-            if tensor.shape and tensor.shape[0] is None:
-                shape = tf.TensorShape((None, *value.shape[1:]))
+            shape = (None, *value.shape[1:]) if tensor.shape[:1] == (None,) else None
             inputs[id(tensor)] = tf.Variable(value, shape=shape)
 
     def forward() -> list[Any]:
@@ -233,7 +203,7 @@ def _call_seconds(
         args, kwargs = node.arguments.fill_in(tensors)
         return keras.tree.flatten(operation(*args, **kwargs))
 
-    with tf.device(device.target):
+    with tf.device(target):
         forward()  # builds it, here
     trained = list(getattr(clone, "trainable_variables", ()))
     sources = [v for v in inputs.values() if v.dtype.is_floating]
@@ -245,23 +215,22 @@ def _call_seconds(
             loss = tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in floats])
         return [g for g in tape.gradient(loss, sources) if g is not None]
 
-    passes = [stopwatch.of(forward)]
-    if call.backward_flops or trained:
-        passes.append(stopwatch.of(both))
-    whole = [seconds() for seconds in passes]
-    share = max(1, batch // _SHARE)
+    ahead = stopwatch.of(forward)
+    with_back = stopwatch.of(both) if trains or trained else None
+
+    def seconds() -> tuple[float, float]:
+        once = ahead()
+        return once, max(with_back() - once, 0.0) if with_back else 0.0
+
+    whole, share = seconds(), max(1, batch // _SHARE)
     for key, variable in inputs.items():
         if variable.shape.rank and variable.shape[0] is None:
             variable.assign(values[key][:share])
-    part = [seconds() for seconds in passes]
-    fixed = [
-        min(max(b - (a - b) * share / max(batch - share, 1), 0.0), a)
-        for a, b in zip(whole, part)
-    ]
-    forward_both = [(one[0], max(one[-1] - one[0], 0.0)) for one in (whole, fixed)]
-    (ahead, back), (ahead_fixed, back_fixed) = forward_both
-    fixed_seconds = ahead_fixed, min(back_fixed, back)
-    return ahead, back, *fixed_seconds, rows_of(call), call.forward_flops
+    fixed = (
+        min(max(part - (all_ - part) * share / max(batch - share, 1), 0.0), all_)
+        for all_, part in zip(whole, seconds())
+    )
+    return (*whole, *fixed)
 
 
 def _update(device: Device, optimizer: str, size: int) -> Callable[[], list[Any]]:
@@ -277,9 +246,6 @@ def _update(device: Device, optimizer: str, size: int) -> Callable[[], list[Any]
         return []
 
     return update
-
-
-# Synthetic values ----------------------------------------------------------------
 
 
 def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:

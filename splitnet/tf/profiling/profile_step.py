@@ -10,10 +10,10 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -22,16 +22,16 @@ from msgspec import Meta
 from splitnet.core.errors import AuditError, DeviceError, listed
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Task, Timeline
-from splitnet.tf.audit.observe import state_restored, train_step, unpacked
-from splitnet.tf.audit.partition_graphs import Names, works
-from splitnet.tf.emit import plan_of
-from splitnet.tf.placement.device_function import (
-    function_of,
-    key_in,
-    key_of_function,
-    update_target,
+from splitnet.tf.audit.observe import (
+    state_restored,
+    traced_graphs,
+    train_step,
+    unpacked,
 )
-from splitnet.tf.placement.placed import Placed, placed_of
+from splitnet.tf.audit.partition_graphs import Names, call_of, works
+from splitnet.tf.emit import plan_of
+from splitnet.tf.placement.device_function import function_of, key_in, update_target
+from splitnet.tf.placement.placed import placed_of
 
 _GRADIENT = re.compile(r"gradient_tape/|^gradients/")  # in a step, in a function
 Calls = Mapping[tuple[str, str], Sequence[str]]
@@ -81,16 +81,13 @@ def profile_step(
                 away,
             )
         )
-    profiles = []
     with state_restored(model, training=True):
         train_step(model, inputs, targets, weights)
-        for _ in range(steps):
-            profiles.append(_profile(model, inputs, targets, weights))
+        profiles = [_profile(model, inputs, targets, weights) for _ in range(steps)]
     placed = placed_of(model)
-    assert placed is not None
     names = Names(plan, placed, model.optimizer)
-    calls = _calls([graph for ref in placed.graphs if (graph := ref()) is not None])
-    found = (_timeline_of(spaces, plan, placed, names, calls) for spaces in profiles)
+    calls = _calls(traced_graphs(placed))
+    found = (_timeline_of(spaces, plan, names, calls) for spaces in profiles)
     best = min(found, key=lambda timeline: timeline.seconds)
     if not best.tasks:
         raise AuditError(
@@ -109,71 +106,69 @@ def _profile(model: keras.Model, *batch: Any) -> list[bytes]:
         return [f.read_bytes() for f in sorted(Path(folder).rglob("*.xplane.pb"))]
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
+class _Event(NamedTuple):
     """One op that ran; seconds."""
 
+    start: float
+    stop: float
     name: str
     kind: str
     on_gpu: bool
-    start: float
-    stop: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    """The part that an op belongs to, its device, and whether a call ran it."""
-
-    part: str
-    target: str
-    phase: str
-    microbatch: int
-    of_call: bool
 
 
 def _timeline_of(
-    spaces: Iterable[bytes], plan: Plan, placed: Placed, names: Names, calls: Calls
+    spaces: Iterable[bytes], plan: Plan, names: Names, calls: Calls
 ) -> Timeline:
-    """The timeline in a profile's files."""
-    devices = {device.name: device for device in plan.cluster}
+    """The timeline in a profile's files.
+
+    A part's pass lasts from its first op to its last. Where two of a device overlap,
+    the earlier is cut.
+    """
     by_op: dict[tuple[str, bool], list[_Event]] = defaultdict(list)
     for event in _events(spaces):
         if works(event.kind):
             by_op[event.name, event.on_gpu].append(event)
-    ran: dict[str, list[tuple[float, float, _Owner]]] = {name: [] for name in devices}
+    spans: dict[Task, tuple[float, float]] = {}
     for (name, on_gpu), events in by_op.items():
-        events.sort(key=lambda event: event.start)
-        owners = _owners(name, len(events), placed, names, calls)
-        for event, owner in zip(events, owners):
-            device = devices.get(names.device(owner.target)) if owner.target else None
+        tasks = _tasks(name, len(events), names, calls)
+        for event, task in zip(sorted(events), tasks):
+            if not task.part or task.device not in plan.cluster:
+                continue
+            device = plan.cluster[task.device]
             # A GPU's kernels count, and not the calls that launch them.
-            on_card = device and device.kind == "gpu" and not device.stand_in
-            if device and owner.part and on_gpu == on_card:
-                ran[device.name].append((event.start, event.stop, owner))
-    begun = min((row[0] for rows in ran.values() for row in rows), default=0.0)
-    tasks = [task for name, rows in ran.items() for task in _tasks(rows, name, begun)]
-    return Timeline(tuple(tasks), (), tuple(devices), {})
+            if on_gpu == (device.kind == "gpu" and not device.stand_in):
+                start, stop = spans.get(task, event[:2])
+                spans[task] = min(start, event.start), max(stop, event.stop)
+    begun = min((start for start, _ in spans.values()), default=0.0)
+    found = []
+    for device in plan.cluster:
+        mine = [item for item in spans.items() if item[0].device == device.name]
+        mine.sort(key=lambda item: item[1])
+        starts = [start for _, (start, _) in mine[1:]]
+        for (task, (start, stop)), after in zip(mine, [*starts, inf]):
+            end = min(stop, after)
+            if end > start:
+                found.append(replace(task, start=start - begun, stop=end - begun))
+    return Timeline(tuple(found), (), tuple(d.name for d in plan.cluster), {})
 
 
-def _owners(
-    name: str, count: int, placed: Placed, names: Names, calls: Calls
-) -> Iterator[_Owner]:
-    """Whose an op is, for each time that it ran."""
+def _tasks(name: str, count: int, names: Names, calls: Calls) -> list[Task]:
+    """The task that an op is of, without its times, for each time that it ran."""
     which, target = update_target(name)
     if target:
-        owner = _Owner(names.updated_part(which), target, "update", 0, False)
-        yield from [owner] * count
-        return
-    traced_as = key_in(name) or ""
+        part, device = names.updated_part(which), names.device(target)
+        return [Task(part, device, "update", 0.0, 0.0)] * count
+    traced_as = key_in(name)
     phase = "backward" if _GRADIENT.search(name) else "forward"
-    known = calls.get((traced_as, phase))
-    keys = known or [traced_as]
+    keys = calls.get((traced_as, phase), [traced_as])
+    found = []
     for number in range(count):  # in a loop an op runs several times per call
-        call = min(number * len(keys) // count, len(keys) - 1)
-        key = keys[call]
-        piece = keys[:call].count(key)
-        part, target = names.part_called(key), placed.target_of.get(key, "")
-        yield _Owner(part, target, phase, piece, bool(known))
+        call = number * len(keys) // count
+        part, target = names.part(keys[call]), names.target_of.get(keys[call], "")
+        device = target and names.device(target)
+        piece = keys[:call].count(keys[call])
+        found.append(Task(part, device, phase, 0.0, 0.0, piece))
+    return found
 
 
 def _calls(graphs: Sequence[Any]) -> Calls:
@@ -181,14 +176,10 @@ def _calls(graphs: Sequence[Any]) -> Calls:
     for graph in reversed(graphs):
         found: dict[tuple[str, str], list[str]] = defaultdict(list)
         for op in graph.get_operations():
-            function = function_of(op)
-            traced_as = key_of_function(function)
-            if traced_as is None:
-                continue
-            phase = "backward" if "__backward_" in function else "forward"
-            readers = (key_in(tensor.op.name) for tensor in op.inputs)
-            key = key_in(op.name) or next(filter(None, readers), None) or traced_as
-            found[traced_as, phase].append(key)
+            read = (tensor.op.name for tensor in op.inputs)
+            traced_as, key, phase = call_of(function_of(op), [op.name, *read])
+            if traced_as:
+                found[traced_as, phase].append(key)
         if any(phase == "backward" for _, phase in found):
             return found
     return {}
@@ -208,33 +199,8 @@ def _events(spaces: Iterable[bytes]) -> Iterator[_Event]:
                     if plane.stat_metadata[stat.metadata_id].name == "tf_op":
                         reference = plane.stat_metadata[stat.ref_value].name
                         name = stat.str_value or reference or name
-                start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
                 op, _, kind = name.rpartition(":")
                 if key_in(op):
+                    start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
                     stop = start + event.duration_ps * 1e-12
-                    yield _Event(op, kind, on_gpu, start, stop)
-
-
-def _tasks(
-    rows: Sequence[tuple[float, float, _Owner]], device: str, begun: float
-) -> Iterator[Task]:
-    """The tasks of a device in their order; where two overlap, the earlier is cut.
-
-    A call is one task, from its first op to its last. Other ops, such as updates, are
-    one task as long as nothing of another part comes between them.
-    """
-    spans: dict[tuple[_Owner, int], tuple[float, float]] = {}
-    last, number = None, 0
-    for start, stop, owner in sorted(rows, key=lambda row: row[:2]):
-        number += owner != last
-        last = owner
-        key = (owner, 0 if owner.of_call else number)
-        first, end = spans.get(key, (start, stop))
-        spans[key] = min(first, start), max(end, stop)
-    ordered = sorted(spans.items(), key=lambda item: item[1])
-    starts = [start for _, (start, _) in ordered[1:]]
-    for ((owner, _), (start, stop)), after in zip(ordered, [*starts, inf]):
-        if min(stop, after) > start:
-            part, phase = owner.part, owner.phase
-            start, stop = start - begun, min(stop, after) - begun
-            yield Task(part, device, phase, start, stop, owner.microbatch)
+                    yield _Event(start, stop, op, kind, on_gpu)

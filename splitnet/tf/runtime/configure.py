@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from splitnet.core.errors import ConfigError, format_bytes, listed, warn
 from splitnet.core.settings import Settings, resolve
@@ -19,10 +19,7 @@ MIB = 2**20
 # A CUDA context takes memory beside the limit that TensorFlow keeps; without a reserve
 # two jobs of one half each would not fit one card.
 CONTEXT_BYTES = 640 * MIB
-_GPU_SETTINGS = ("visible", "memory_growth", "memory_limit") + (
-    "memory_fraction",
-    "logical_gpus",
-)
+_GPU_SETTINGS = ("visible", "memory_growth", "memory_limit", "memory_fraction")
 # Variables that others read as well, and the setting that each concerns.
 _SHARED = {
     "CUDA_VISIBLE_DEVICES": "visible",
@@ -30,15 +27,11 @@ _SHARED = {
     "OMP_NUM_THREADS": "cpu_threads",
 }
 _given: dict[str, object] = {}  # what calls of configure() have set so far
+_Step = tuple[str, Callable[[], object]]
+"""A setting as it was given, and the call that makes it count.
 
-
-class _Step(NamedTuple):
-    """A call of `put(wanted)` before TensorFlow initialises, unless `get()` is that."""
-
-    text: str
-    wanted: Any
-    get: Callable[[], Any]
-    put: Callable[[Any], None]
+TensorFlow ignores a call that changes nothing, and refuses any other once it runs.
+"""
 
 
 def started() -> bool:
@@ -79,7 +72,7 @@ def configure(
 
     Raises:
         ConfigError: a setting is impossible, contradicts another, or comes too late;
-            all of them at once, and nothing is applied.
+            all of them at once.
     """
     options = {name: value for name, value in locals().items() if value is not None}
     settings = apply_settings(options)
@@ -100,73 +93,70 @@ def force_cpu() -> Settings:
 def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
     """Apply all settings, these `options` of a call and those of before."""
     settings = resolve(_given | dict(options or {}), os.environ, Path.cwd())
+    late = []
     with log_filter():
-        import tensorflow as tf
-
-        due = [step for step in _steps(settings) if step.get() != step.wanted]
-        if due and started():
-            raise ConfigError(
-                listed(
-                    "too late: TensorFlow has already started. Call sn.configure() "
-                    "before the first layer, tensor or dataset is made, or set "
-                    "SPLITNET_* before the program begins; in a notebook, restart the "
-                    "kernel first.",
-                    [step.text for step in due],
-                )
+        for said, put in check_settings(settings):
+            try:
+                put()
+            except RuntimeError:
+                late.append(said)
+    if late:
+        raise ConfigError(
+            listed(
+                "too late: TensorFlow has already started. Call sn.configure() before "
+                "the first layer, tensor or dataset is made, or set SPLITNET_* before "
+                "the program begins; in a notebook, restart the kernel first.",
+                late,
             )
-        for step in due:
-            step.put(step.wanted)
-        if settings["cpu_threads"]:
-            os.environ["OMP_NUM_THREADS"] = str(settings["cpu_threads"])
-        # These may change at any time.
-        soft, log = settings["soft_placement"], settings["log_placement"]
-        if soft is not None:
-            tf.config.set_soft_device_placement(soft)
-        if log is not None:
-            tf.debugging.set_log_device_placement(log)
-        if settings["determinism"]:
-            tf.config.experimental.enable_op_determinism()
+        )
     _given.update(options or {})
     return settings
 
 
-def check_settings(settings: Settings) -> list[str]:
-    """Hold settings against this machine's GPUs, driver and environment.
-
-    Returns:
-        Remarks: settings without effect here, and variables that others read as well.
+def check_settings(settings: Settings) -> list[_Step]:
+    """The calls that apply settings to TensorFlow here.
 
     Raises:
-        ConfigError: settings that cannot be applied; all of them.
+        ConfigError: what this machine's GPUs and driver cannot do; all of it.
     """
-    _steps(settings)
-    notes = [
+    faults: list[str] = []
+    steps = [*_gpu_steps(settings, faults), *_other_steps(settings)]
+    if faults:
+        raise ConfigError(listed("the runtime settings cannot be applied.", faults))
+    return steps
+
+
+def remarks(settings: Settings) -> list[str]:
+    """Settings without effect here, and variables that others read as well."""
+    idle = (
         f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
         for name in _idle(settings)
-    ]
-    return notes + [
+    )
+    shared = (
         f"{variable}={os.environ[variable]!r} of the environment counts beside "
         f"{_said(settings, name)}"
         for variable, name in _SHARED.items()
         if variable in os.environ
-    ]
+    )
+    return [*idle, *shared]
 
 
 def cpu_devices() -> int:
     """How many CPU devices there are, or will be once TensorFlow starts."""
-    return len(_limits(_tf_config().list_physical_devices("CPU")[0])) or 1
+    config = _tf().config
+    cpu = config.list_physical_devices("CPU")[0]
+    return len(config.get_logical_device_configuration(cpu) or [None])
 
 
 def make_cpu_devices(count: int) -> None:
     """Divide the CPU into so many devices; TensorFlow must not have started."""
-    _divide(_tf_config().list_physical_devices("CPU")[0], [None] * count)
+    _divide(_tf().config.list_physical_devices("CPU")[0], [None] * count)
 
 
 def _idle(settings: Settings) -> list[str]:
     """Settings of GPUs on a machine without any."""
-    if _tf_config().list_physical_devices("GPU"):
-        return []
-    return [name for name in _GPU_SETTINGS if settings[name]]
+    gpus = _tf().config.list_physical_devices("GPU")
+    return [name for name in _GPU_SETTINGS if settings[name] and not gpus]
 
 
 def _said(settings: Settings, name: str) -> str:
@@ -174,21 +164,12 @@ def _said(settings: Settings, name: str) -> str:
     return f"{name}={settings[name]} ({settings.of(name).source})"
 
 
-def _steps(settings: Settings) -> list[_Step]:
-    """The calls that apply settings; ConfigError for what this machine cannot do."""
-    faults: list[str] = []
-    steps = [*_gpu_steps(settings, faults), *_cpu_steps(settings)]
-    if faults:
-        raise ConfigError(listed("the runtime settings cannot be applied.", faults))
-    return steps
-
-
 def _gpu_steps(settings: Settings, faults: list[str]) -> Iterator[_Step]:
     """Visible GPUs, then growth, limits and logical GPUs of each.
 
     They are the same for all GPUs, as TensorFlow demands.
     """
-    config = _tf_config()
+    config = _tf().config
     gpus = list(enumerate(config.list_physical_devices("GPU")))
     visible, growth = settings["visible"], settings["memory_growth"]
     if isinstance(visible, tuple):
@@ -200,21 +181,18 @@ def _gpu_steps(settings: Settings, faults: list[str]) -> Iterator[_Step]:
             )
             return
         gpus = [gpus[i] for i in visible]
-        get = partial(config.get_visible_devices, "GPU")
-        put = partial(config.set_visible_devices, device_type="GPU")
-        yield _Step(_said(settings, "visible"), [gpu for _, gpu in gpus], get, put)
+        put = partial(config.set_visible_devices, [gpu for _, gpu in gpus], "GPU")
+        yield _said(settings, "visible"), put
     name = "memory_limit" if settings["memory_limit"] else "memory_fraction"
     for index, gpu in gpus:
         if growth is not None:
-            get = partial(config.experimental.get_memory_growth, gpu)
-            put = partial(config.experimental.set_memory_growth, gpu)
             said = f"{_said(settings, 'memory_growth')} for {gpu.name}"
-            yield _Step(said, growth, get, put)
+            yield said, partial(config.experimental.set_memory_growth, gpu, growth)
         if settings[name] is not None:
-            said = f"{_said(settings, name)} for {gpu.name}"
             limit = settings["memory_limit"] or _share(settings, index, faults)
-            wanted = [limit // MIB] * (settings["logical_gpus"] or 1)
-            yield _Step(said, wanted, partial(_limits, gpu), partial(_divide, gpu))
+            limits = [limit // MIB] * (settings["logical_gpus"] or 1)
+            said = f"{_said(settings, name)} for {gpu.name}"
+            yield said, partial(_divide, gpu, limits)
 
 
 def _share(settings: Settings, index: int, faults: list[str]) -> int:
@@ -237,37 +215,39 @@ def _share(settings: Settings, index: int, faults: list[str]) -> int:
     return each
 
 
-def _limits(device: Any) -> list[float]:
-    """The memory limits of a device's logical ones, in MiB."""
-    logical = _tf_config().get_logical_device_configuration(device) or []
-    return [one.memory_limit for one in logical]
-
-
 def _divide(device: Any, limits: Sequence[float | None]) -> None:
     """Divide a device into logical ones with these limits, in MiB."""
-    config = _tf_config()
+    config = _tf().config
     config.set_logical_device_configuration(
         device, [config.LogicalDeviceConfiguration(memory_limit=m) for m in limits]
     )
 
 
-def _cpu_steps(settings: Settings) -> Iterator[_Step]:
-    """Threads and CPU devices."""
+def _other_steps(settings: Settings) -> Iterator[_Step]:
+    """CPU devices, threads, and what may change at any time."""
+    tf = _tf()
+    count = settings["cpu_devices"] or 1
+    if cpu_devices() < count:  # more of them do no harm
+        yield _said(settings, "cpu_devices"), partial(make_cpu_devices, count)
     across = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
-    for name, kind in (("cpu_threads", "intra"), (across, "inter")):
-        if settings[name]:
-            get, put = (
-                getattr(_tf_config().threading, f"{verb}_{kind}_op_parallelism_threads")
-                for verb in ("get", "set")
-            )
-            yield _Step(_said(settings, name), settings[name], get, put)
-    if count := settings["cpu_devices"]:
-        said = _said(settings, "cpu_devices")  # more of them do no harm
-        yield _Step(said, count, lambda: min(cpu_devices(), count), make_cpu_devices)
+    threads = partial(os.environ.__setitem__, "OMP_NUM_THREADS")
+    for name, put in (
+        ("cpu_threads", tf.config.threading.set_intra_op_parallelism_threads),
+        (across, tf.config.threading.set_inter_op_parallelism_threads),
+        ("cpu_threads", lambda count: threads(str(count))),
+        ("soft_placement", tf.config.set_soft_device_placement),
+        ("log_placement", tf.debugging.set_log_device_placement),
+        (
+            "determinism",
+            lambda on: on and tf.config.experimental.enable_op_determinism(),
+        ),
+    ):
+        if settings[name] is not None:
+            yield _said(settings, name), partial(put, settings[name])
 
 
-def _tf_config() -> Any:
-    """`tf.config`; TensorFlow is imported when it is first needed."""
+def _tf() -> Any:
+    """TensorFlow, imported when it is first needed."""
     import tensorflow as tf
 
-    return tf.config
+    return tf

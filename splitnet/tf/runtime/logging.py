@@ -10,24 +10,16 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
-_STAMP = re.compile(r"(?:\d{4}-\d\d-\d\d [\d:.]+: )?([IWE])(?:\d{4})? ")
+_STAMP = r"(?:\d{4}-\d\d-\d\d [\d:.]+: )?[%s](?:\d{4})? .*\.cc:"
 _HEADS = (
-    "WARNING: All log messages before absl::InitializeLog()",
+    "WARNING: All log messages before absl::InitializeLog\\(\\)",
     "To enable the following instructions:",
 )
 _DRIVER = Path("/proc/driver/nvidia")
-
-
-def _is_startup_line(line: str, severities: str) -> bool:
-    """Whether a line is one of TensorFlow's start-up lines of these severities."""
-    stamp = _STAMP.match(line)
-    if stamp:
-        return ".cc:" in line and stamp[1] in severities
-    return bool(severities) and line.startswith(_HEADS)
 
 
 @contextmanager
@@ -37,17 +29,16 @@ def log_filter() -> Iterator[None]:
     Without an NVIDIA driver, errors about it are expected and hidden as well. Other
     lines are written when the block ends, those of other threads included.
     """
-    severities = "I" if _DRIVER.exists() else "IWE"
-    if os.environ.get(LEVEL_VARIABLE) == "0":
-        severities = ""
-    try:
-        terminal = os.dup(2) if severities else None
-    except OSError:  # there is no standard error
-        terminal = None
+    terminal = None
+    if os.environ.get(LEVEL_VARIABLE) != "0":
+        with suppress(OSError):  # there may be no standard error
+            terminal = os.dup(2)
     if terminal is None:
         yield
         return
-    with tempfile.TemporaryFile() as written:
+    severities = "I" if _DRIVER.exists() else "IWE"
+    hidden = re.compile("|".join([_STAMP % severities, *_HEADS]))
+    with tempfile.TemporaryFile("w+", errors="replace") as written:
         sys.stderr.flush()
         os.dup2(written.fileno(), 2)
         try:
@@ -57,10 +48,8 @@ def log_filter() -> Iterator[None]:
             os.dup2(terminal, 2)
             os.close(terminal)
             written.seek(0)
-            text = written.read().decode(errors="replace")
-            for line in text.splitlines(keepends=True):
-                if not _is_startup_line(line, severities):
-                    os.write(2, line.encode())
+            lines = [line for line in written if not hidden.match(line)]
+            os.write(2, "".join(lines).encode())
 
 
 def hide_remarks() -> None:

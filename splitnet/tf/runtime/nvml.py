@@ -21,7 +21,6 @@ class Details:
     memory_bytes: int | None = None
     free_bytes: int = 0
     busy: float | None = None
-    watts: float | None = None
     used_by: tuple[tuple[int, int], ...] = ()
     links: tuple[int, ...] = ()
     index: int = 0
@@ -73,10 +72,9 @@ def _details(pynvml: Any, index: int, handles: list[Any]) -> Details:
         except pynvml.NVMLError:
             return None
 
-    memory, busy, milliwatts, processes = (
+    memory, busy, processes = (
         told(f"nvmlDeviceGet{what}")
-        for what in ("MemoryInfo", "UtilizationRates", "PowerUsage")
-        + ("ComputeRunningProcesses",)
+        for what in ("MemoryInfo", "UtilizationRates", "ComputeRunningProcesses")
     )
     kind = pynvml.NVML_P2P_CAPS_INDEX_READ
     reached = [told("nvmlDeviceGetP2PStatus", peer, kind) == 0 for peer in handles]
@@ -85,7 +83,6 @@ def _details(pynvml: Any, index: int, handles: list[Any]) -> Details:
         memory_bytes=int(memory.total),
         free_bytes=int(memory.free),
         busy=None if busy is None else busy.gpu / 100,
-        watts=None if milliwatts is None else milliwatts / 1000,
         used_by=tuple((p.pid, int(p.usedGpuMemory or 0)) for p in processes or ()),
         links=tuple(i for i, near in enumerate(reached) if near and i != index),
         index=index,

@@ -1,8 +1,9 @@
 """Join this program to workers, check their health, and wait for what they still do.
 
-TensorFlow ends a step at once if a worker dies, and waits without limit if one hangs.
-So a thread asks every worker for its state, and closes the connections to one that does
-not answer: the step then ends with an error as well.
+TensorFlow ends a step at once if a worker dies, and waits without limit if one hangs,
+as does its own health check. So a thread asks every worker for its state, by plain gRPC
+with a deadline, and closes the connections to one that does not answer: the step then
+ends with an error as well.
 
 TensorFlow sends operations outside of functions to a worker and does not wait; a
 function reaches the worker by another way. After `set_weights`, `load_weights` or a
@@ -13,34 +14,76 @@ each step of a model that uses workers waits for those operations first.
 import functools
 import logging
 import os
+import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
+
+import psutil
 
 from splitnet.core.cluster import CLIENT, Cluster, Host
 from splitnet.core.errors import ConfigError, WorkerError, first_line, listed
 from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import started
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
-from splitnet.tf.workers.health import (
-    Health,
-    bypass_proxy,
-    close_connections,
-    is_about_workers,
-    probe,
-    workers_of,
-)
 from splitnet.tf.workers.resolve import JOB_VARIABLES, job_of
-from splitnet.tf.workers.serve import VERSION_MARK, check_network, check_port, spec_of
+from splitnet.tf.workers.serve import VERSION_MARK, listen, spec_of
 
 _LOGGER = logging.getLogger("splitnet")
 _PATIENCE = 2  # requests without an answer before a worker counts as lost
-_LONG_SECONDS = 8.0  # for a second answer, before work is refused
+_LONG_SECONDS = 8.0  # for an answer, before work is refused
+_STATES = {"OK": "healthy", "DEADLINE_EXCEEDED": "unresponsive"}
+_REASONS = {
+    "healthy": "",
+    "unresponsive": ": no answer for {:.1f} s; the process hangs or is stopped, or the "
+    "network does",
+    "unreachable": ": no worker listens there; it died, was not started, or the "
+    "address is wrong",
+}
 _joined: list["Connection"] = []
 _plans: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """State of a worker: "healthy", "unresponsive" (no answer) or "unreachable"."""
+
+    host: Host
+    state: str
+    seconds: float
+
+    def __str__(self) -> str:
+        """The state as a clause of a message."""
+        reason = _REASONS[self.state].format(self.seconds)
+        return f"{self.host.name} ({self.host.address}) is {self.state}{reason}"
+
+
+def workers_of(cluster: Cluster) -> list[Host]:
+    """The workers that have a device: `Cluster.without` leaves others out."""
+    used = {device.host for device in cluster}
+    return [h for h in cluster.hosts if h.job == "worker" and h.name in used]
+
+
+def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health]:
+    """Ask all these workers at once for their state, within the time limit."""
+    import grpc
+
+    began, asked = time.monotonic(), []
+    for host in hosts:
+        no_proxy = [("grpc.enable_http_proxy", 0)]
+        channel = grpc.insecure_channel(host.address, options=no_proxy)
+        ask = channel.unary_unary("/tensorflow.WorkerService/GetStatus")
+        asked.append((host, channel, ask.future(b"", timeout=timeout_seconds)))
+    found = []
+    for host, channel, answer in asked:
+        state = _STATES.get(answer.code().name, "unreachable")  # code() waits
+        found.append(Health(host, state, time.monotonic() - began))
+        channel.close()
+    return found
 
 
 class Connection:
@@ -52,7 +95,6 @@ class Connection:
 
     def __init__(self, cluster: Cluster, origin: str, watch_seconds: float) -> None:
         self.cluster, self.origin = cluster, origin
-        self._workers = workers_of(cluster)
         self._over = threading.Event()
         self._lost: dict[str, Health] = {}
         if watch_seconds:
@@ -61,21 +103,21 @@ class Connection:
 
     def health(self, *, timeout_seconds: float = 2.0) -> list[Health]:
         """Ask every worker for its state; takes `timeout_seconds` at most."""
-        return probe(self._workers, timeout_seconds=timeout_seconds)
+        return probe(workers_of(self.cluster), timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
         """Stop the health check. TensorFlow cannot leave a cluster."""
         self._over.set()
 
     def _watch(self, every: float) -> None:
-        missed = dict.fromkeys((worker.name for worker in self._workers), 0)
+        missed = {worker.name: 0 for worker in workers_of(self.cluster)}
         while not self._over.wait(every):
             for found in self.health(timeout_seconds=max(every, 0.5)):
                 name = found.host.name
                 missed[name] = missed[name] + 1 if found.state != "healthy" else 0
                 if missed[name] >= _PATIENCE:  # each round: TensorFlow connects again
                     self._lost[name] = replace(found, seconds=found.seconds * _PATIENCE)
-                    close_connections(found.host.address)
+                    _close_connections(found.host.address)
 
     def __enter__(self) -> "Connection":
         return self
@@ -86,9 +128,9 @@ class Connection:
         Raises:
             WorkerError: a worker died, hangs or is another process than before.
         """
-        if error is not None and is_about_workers(error):
+        if error is not None and _is_about_workers(error):
             bad, self._lost = self._lost or self._unwell(), {}
-            raise _loss(bad, f"({first_line(error)[:200]})") from error
+            raise _loss(bad, f" ({first_line(error)[:200]})") from error
 
     def check(self, *, ask: bool) -> None:
         """Refuse to go on while a worker is lost.
@@ -96,37 +138,66 @@ class Connection:
         `ask` all workers now, or only if the health check missed an answer.
         """
         if ask or self._lost:
-            self._lost = self._unwell() and self._unwell(_LONG_SECONDS)
+            self._lost = self._unwell()
         if self._lost:
             raise _loss(self._lost)
 
-    def _unwell(self, timeout_seconds: float = 2.0) -> dict[str, Health]:
-        found = self.health(timeout_seconds=timeout_seconds)
+    def _unwell(self) -> dict[str, Health]:
+        found = self.health(timeout_seconds=_LONG_SECONDS)
         return {h.host.name: h for h in found if h.state != "healthy"}
+
+
+def _close_connections(address: str) -> None:
+    """Close this program's TCP connections to "host:port".
+
+    TensorFlow has no way to give up on a worker, but a connection that ends makes it
+    raise `UnavailableError` at once. Linux only.
+    """
+    host, _, port = address.rpartition(":")
+    theirs = {
+        (str(entry[4][0]).removeprefix("::ffff:"), entry[4][1])
+        for entry in socket.getaddrinfo(host.strip("[]"), int(port))
+    }
+    for connection in psutil.Process().net_connections("tcp"):
+        peer = connection.raddr
+        if peer and (peer.ip.removeprefix("::ffff:"), peer.port) in theirs:
+            # It may be closed meanwhile.
+            with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as plug:
+                plug.shutdown(socket.SHUT_RDWR)
+
+
+def _is_about_workers(error: BaseException) -> bool:
+    """Whether TensorFlow may raise this because a worker is lost."""
+    from tensorflow import errors
+
+    kinds = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
+    if isinstance(error, (*kinds, errors.DeadlineExceededError)):
+        return True
+    wrong = isinstance(error, errors.InvalidArgumentError)
+    return wrong and "remote_handle" in str(error)
 
 
 def _loss(bad: dict[str, Health], reason: str = "") -> WorkerError:
     """The error about lost workers, with the parts of all models that they ran."""
     words = []
     for name, health in bad.items():
-        ran: dict[str, list[str]] = {}
-        for plan in _plans.values():
-            for part, device in plan.device_of.items():
-                if plan.cluster[device].host == name:
-                    ran.setdefault(device, []).append(part)
-        parts = [f"{on} ran {', '.join(dict.fromkeys(ps))}" for on, ps in ran.items()]
-        words.append(". ".join([health.words, *parts]))
-    head, without = f"a worker is lost{reason and ' '}{reason}.", ""
-    if bad:
-        names = ", ".join(map(repr, bad))
-        without = f", or without it, sn.connect(cluster.without({names}))"
-    else:
-        head += " All are healthy now, so one was restarted and what it held is gone."
+        ran = {
+            f"{device} ran {part}": None
+            for plan in _plans.values()
+            for part, device in plan.device_of.items()
+            if plan.cluster[device].host == name
+        }
+        words.append(". ".join([str(health), *ran]))
+    without = (
+        f", or without it, sn.connect(cluster.without({', '.join(map(repr, bad))}))"
+    )
+    again = " All are healthy now, so one was restarted and what it held is gone."
     return WorkerError(
         listed(
-            f"{head} Join again, sn.connect(cluster), once it is back{without}; plan "
-            "and emit the model for that cluster, and fit with the same "
-            "keras.callbacks.BackupAndRestore: training goes on from its last backup.",
+            f"a worker is lost{reason}.{'' if bad else again} Join again, "
+            f"sn.connect(cluster), once it is back{without if bad else ''}; plan and "
+            "emit the model for that cluster, and fit with the same keras.callbacks."
+            "BackupAndRestore: training goes on from its last backup.",
             words,
         )
     )
@@ -176,7 +247,6 @@ def connect(
             'table [hosts] with lines such as "client" = "10.0.0.1:2222", for this '
             'program, and "worker:0" = "10.0.0.2:2222".'
         )
-    check_network(allow_remote=allow_remote)
     again = started()
     if again and not (_joined and _joined[0].cluster.hosts == cluster.hosts):
         raise ConfigError(
@@ -186,10 +256,8 @@ def connect(
             "sn.connect(cluster) before the first layer, tensor or dataset is made; "
             "in a notebook, restart the kernel first."
         )
-    bypass_proxy(cluster.hosts)
+    listen(cluster, None if again else address[CLIENT], allow_remote=allow_remote)
     _wait_for(workers, usual if wait_seconds is None else wait_seconds)
-    if not again:
-        check_port(address[CLIENT])
     hide_remarks()
     with log_filter():
         import tensorflow as tf
@@ -208,6 +276,40 @@ def connect(
         old.close()
     _joined[:] = [Connection(cluster, origin, watch_seconds)]
     return _joined[0]
+
+
+def _wait_for(workers: Sequence[Host], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while bad := [str(found) for found in probe(workers) if found.state != "healthy"]:
+        if time.monotonic() > deadline:
+            raise WorkerError(
+                listed(
+                    f"{len(bad)} of {len(workers)} workers did not answer within "
+                    f"{seconds:.0f} s. Start them with `splitnet worker --cluster FILE "
+                    "--index K`, or look at the addresses in [hosts].",
+                    bad,
+                )
+            )
+        time.sleep(0.1)
+
+
+def _check_versions(workers: Sequence[Host], tf: Any) -> None:
+    """Read each worker's version of TensorFlow from its process name."""
+    faults = []
+    for worker in workers:
+        with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
+            name = tf.io.read_file("/proc/self/comm").numpy().decode().strip()
+        version = name.removeprefix(VERSION_MARK)  # others do not say theirs
+        if version != name != f"{VERSION_MARK}{tf.__version__}"[:15]:
+            faults.append(f"{worker.name} ({worker.address}) has TensorFlow {version}")
+    if faults:
+        raise ConfigError(
+            listed(
+                f"this program has TensorFlow {tf.__version__}, workers have another. "
+                "Install the same version everywhere.",
+                faults,
+            )
+        )
 
 
 def wait_for_workers(*, ask: bool = False) -> None:
@@ -258,37 +360,3 @@ def _wait_first(model: Any, name: str) -> None:
         return waiting
 
     vars(model)[f"make_{name}"] = making
-
-
-def _wait_for(workers: Sequence[Host], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while bad := [h.words for h in probe(workers) if h.state != "healthy"]:
-        if time.monotonic() > deadline:
-            raise WorkerError(
-                listed(
-                    f"{len(bad)} of {len(workers)} workers did not answer within "
-                    f"{seconds:.0f} s. Start them with `splitnet worker --cluster FILE "
-                    "--index K`, or look at the addresses in [hosts].",
-                    bad,
-                )
-            )
-        time.sleep(0.1)
-
-
-def _check_versions(workers: Sequence[Host], tf: Any) -> None:
-    """Read each worker's version of TensorFlow from its process name."""
-    faults = []
-    for worker in workers:
-        with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
-            name = tf.io.read_file("/proc/self/comm").numpy().decode().strip()
-        version = name.removeprefix(VERSION_MARK)  # others do not say theirs
-        if version != name != f"{VERSION_MARK}{tf.__version__}"[:15]:
-            faults.append(f"{worker.name} ({worker.address}) has TensorFlow {version}")
-    if faults:
-        raise ConfigError(
-            listed(
-                f"this program has TensorFlow {tf.__version__}, workers have another. "
-                "Install the same version everywhere.",
-                faults,
-            )
-        )

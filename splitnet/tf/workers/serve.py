@@ -13,9 +13,9 @@ import psutil
 
 from splitnet.core.cluster import CLIENT, Cluster, Host
 from splitnet.core.errors import ConfigError, format_bytes
-from splitnet.tf.workers.health import bypass_proxy
 from splitnet.tf.workers.network_namespace import ADVICE, open_interfaces
 
+_NO_PROXY = "no_grpc_proxy"  # gRPC reads it in small letters
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
 READY = b"ready"  # then, if memory is limited, the bytes that are left of it
 
@@ -42,9 +42,7 @@ def serve(
             f"{known or 'none'}."
         )
     me = workers[index]
-    check_network(allow_remote=allow_remote)
-    check_port(me)
-    bypass_proxy(cluster.hosts)
+    listen(cluster, me, allow_remote=allow_remote)
     if core is not None:
         os.sched_setaffinity(0, {core})
         threads = threads or 1
@@ -102,13 +100,28 @@ def spec_of(hosts: Iterable[Host]) -> Any:
     return tf.train.ClusterSpec(jobs)
 
 
-def check_port(host: Host) -> None:
-    """Refuse a port that another process listens on."""
-    port = int(host.address.rpartition(":")[2])
+def listen(cluster: Cluster, host: Host | None, *, allow_remote: bool) -> None:
+    """Refuse to listen where other hosts could connect, or at a host's port in use.
+
+    Lets TensorFlow call the cluster's hosts past a web proxy that is set for all.
+    """
+    allowed = allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1"
+    if not allowed and (interfaces := open_interfaces()):
+        raise ConfigError(
+            "TensorFlow listens on every interface, without a password, and whoever "
+            "reaches it can run what they like here. This machine can be reached over "
+            f"{', '.join(interfaces)}. {ADVICE}"
+        )
+    names = [one.address.rpartition(":")[0].strip("[]") for one in cluster.hosts]
+    before = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
+    known = [name for name in before.split(",") if name]
+    os.environ[_NO_PROXY] = ",".join(dict.fromkeys([*known, *names]))
+    if host is None:
+        return
     with socket.socket() as plug:
         plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            plug.bind(("", port))  # as TensorFlow does: on every interface
+        try:  # as TensorFlow does: on every interface
+            plug.bind(("", int(host.address.rpartition(":")[2])))
         except OSError as error:
             joined = host.name == CLIENT
             whose = "program, which has joined this cluster," if joined else "process"
@@ -117,14 +130,3 @@ def check_port(host: Host) -> None:
                 f"another {whose} uses the port. End it, or give {host.name} another "
                 "address in [hosts]."
             ) from None
-
-
-def check_network(*, allow_remote: bool) -> None:
-    """Refuse to listen where other hosts could connect."""
-    allowed = allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1"
-    if not allowed and (interfaces := open_interfaces()):
-        raise ConfigError(
-            "TensorFlow listens on every interface, without a password, and whoever "
-            "reaches it can run what they like here. This machine can be reached over "
-            f"{', '.join(interfaces)}. {ADVICE}"
-        )

@@ -58,23 +58,17 @@ class LocalWorkers:
         if code is None:
             return ""
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
-        return f"worker {index} ended {how}: {self._last_words(index)}"
+        lines = self._log(index).read_text(errors="replace").strip().splitlines()
+        words = "\n    ".join(lines[-8:]) or "nothing in its log"
+        return f"worker {index} ended {how}: {words}"
 
-    def restart(self, index: int) -> None:
-        """Start a worker that has ended again, at the same address.
-
-        Raises:
-            ConfigError: it does not start.
-        """
-        _end(self.processes[index : index + 1])
-        self.start(index, self.processes[index].args)
-        self.room([index])
-
-    def start_again(self, index: int) -> str:
+    def restart(self, index: int) -> str:
         """Start a worker again, or leave it out of the cluster; what was done."""
         ended = self.ended(index) or f"worker {index} does not answer"
+        _end(self.processes[index : index + 1])
+        self.start(index, self.processes[index].args)
         try:
-            self.restart(index)
+            self.room([index])
         except ConfigError as fault:
             self.cluster = self.cluster.without(f"worker:{index}")
             write_cluster(self.cluster, self.file)
@@ -85,13 +79,15 @@ class LocalWorkers:
         """Start the process of a worker, and do not wait until it is ready."""
         root = str(Path(__file__).resolve().parents[3])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+        # One thread computes on a core of its own: no need for more heaps.
+        heap = _HEAP | ({"MALLOC_ARENA_MAX": "1"} if "--core" in command else {})
+        own = {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
         with self._log(index).open("wb") as written:
             process = subprocess.Popen(
                 command,
                 stdout=subprocess.PIPE,
                 stderr=written,
-                env=_HEAP | os.environ | {"PYTHONPATH": path} | quiet,
+                env=heap | os.environ | own,
                 start_new_session=True,  # Ctrl-C is its owner's to handle
                 preexec_fn=end_with_parent,
             )
@@ -110,15 +106,13 @@ class LocalWorkers:
             process = self.processes[index]
             left = max(deadline - time.monotonic(), 0.0)
             said, _, _ = select.select([process.stdout], [], [], left)
-            words = process.stdout.readline().split() if said else []
-            if words[:1] == [READY]:
-                room |= {f"worker:{index}": int(count) for count in words[1:]}
-            elif said:
+            mark, *sizes = (process.stdout.readline() if said else b"").split() or [b""]
+            room |= {f"worker:{index}": int(size) for size in sizes}
+            if said and mark != READY:
                 process.wait()
-                faults.append(self.ended(index))
-            else:
-                log = self._last_words(index)
-                faults.append(f"worker {index} is not ready in time: {log}")
+            if mark != READY:
+                late = f"worker {index} is not ready after {_START_SECONDS:.0f} s"
+                faults.append(self.ended(index) or late)
         if faults:
             raise ConfigError(listed("workers do not start.", faults))
         return room
@@ -136,10 +130,6 @@ class LocalWorkers:
 
     def _log(self, index: int) -> Path:
         return self.file.parent / f"worker-{index}.log"
-
-    def _last_words(self, index: int) -> str:
-        lines = self._log(index).read_text(errors="replace").strip().splitlines()
-        return "\n    ".join(lines[-8:]) or "nothing in its log"
 
 
 def local_workers(
@@ -173,8 +163,14 @@ def local_workers(
     if not allow_remote:
         isolate()
     hide_remarks()
-    cores = sorted(os.sched_getaffinity(0))
-    cluster = _cluster(count, 1 if pin else len(cores), limit)
+    cores, share = sorted(os.sched_getaffinity(0)), host_memory_bytes() // (count + 1)
+    names = [CLIENT, *(f"worker:{index}" for index in range(count))]
+    addresses = (f"127.0.0.1:{port}" for port in _free_ports(count + 1))
+    alone = pin or len(cores) == 1
+    how = {"memory": share, "preset": "CPU core" if alone else "cpu"}
+    cpus = ("cpu:0", *(f"{name}/cpu:0" for name in names[1:]))
+    devices = tuple(Device.of(cpu, **how) for cpu in cpus)
+    cluster = Cluster(devices, (_LINK,), tuple(map(Host, names, addresses)))
     file = Path(tempfile.mkdtemp(prefix="splitnet-"), "cluster.toml")
     workers = LocalWorkers(cluster, file, [])
     try:
@@ -188,10 +184,7 @@ def local_workers(
             command += ["--allow-remote"] if allow_remote else []
             workers.start(index, command)
         room = workers.room(range(count))
-        devices = [
-            replace(device, memory_bytes=room.get(device.host, device.memory_bytes))
-            for device in cluster
-        ]
+        devices = [replace(d, memory_bytes=room.get(d.host, share)) for d in devices]
         workers.cluster = replace(cluster, devices=tuple(devices))
         write_cluster(workers.cluster, file)
     except BaseException:  # leave no process behind, Ctrl-C included
@@ -200,26 +193,17 @@ def local_workers(
     return workers
 
 
-def _cluster(count: int, cores: int, limit: int | None) -> Cluster:
-    """The client and its workers, with equal shares of this machine's memory.
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now, outside of the range of outgoing calls.
 
-    Their ports are free now and outside of the range of outgoing calls: a port of one
-    of those could be taken again before its worker listens.
+    A port of an outgoing call could be taken again before its worker listens.
     """
-    share = host_memory_bytes() // (count + 1)
-    preset = "CPU core" if cores == 1 else "cpu"
-    devices, hosts = [Device.of("cpu:0", memory=share, preset=preset)], []
+    found: list[int] = []
     for port in random.sample(range(20000, 32000), 400):
         with socket.socket() as plug, suppress(OSError):
             plug.bind(("", port))
-            name = f"worker:{len(hosts) - 1}" if hosts else CLIENT
-            hosts.append(Host(name, f"127.0.0.1:{port}"))
-        if len(hosts) > count:
-            break
-    for host in hosts[1:]:
-        name, memory = f"{host.name}/cpu:0", limit or share
-        devices.append(Device.of(name, memory=memory, preset=preset))
-    return Cluster(tuple(devices), (_LINK,), tuple(hosts))
+            found.append(port)
+    return found[:count]
 
 
 def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:

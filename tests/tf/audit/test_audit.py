@@ -19,22 +19,15 @@ from tests.tf.zoo import two_branches
 
 
 class Scoped(layers.Layer):
-    """A layer of the recipe that opens a device scope in its call."""
+    """A Dense layer that opens a device scope in its call."""
 
-    def __init__(self, inner: Any, device: str, **more: Any) -> None:
+    def __init__(self, device: str, **more: Any) -> None:
         super().__init__(**more)
-        self.inner, self.device = inner, device
+        self.inner, self.device = layers.Dense(4), device
 
     def get_config(self) -> Any:
         """As Keras asks for it."""
-        inner = keras.saving.serialize_keras_object(self.inner)
-        return super().get_config() | {"inner": inner, "device": self.device}
-
-    @classmethod
-    def from_config(cls, config: Any) -> Any:
-        """Make an equal layer."""
-        inner = keras.saving.deserialize_keras_object(config.pop("inner"))
-        return cls(inner, **config)
+        return super().get_config() | {"device": self.device}
 
     def build(self, shape: Any) -> None:
         """Build what it wraps, there."""
@@ -65,10 +58,9 @@ def recipe(left: Any, right: Any, *, scopes: bool = True) -> Any:
 PINS = {"left": "gpu:0", "right": "gpu:1", "add": "cpu", "head": "gpu:1"}
 
 
-def found(model: Any, plan: Any, data: Any = None) -> set[tuple[str, str]]:
+def found(model: Any, plan: Any) -> set[tuple[str, str]]:
     """The aspect and part of each finding of an audit that must not be clean."""
-    data = (numbers(6), numbers(2)) if data is None else data
-    audit = sn.audit(model, plan, data)
+    audit = sn.audit(model, plan, (numbers(6), numbers(2)))
     with pytest.raises(sn.AuditError, match="the step differs from the plan"):
         audit.check()
     return {(finding.aspect, finding.part) for finding in audit.findings}
@@ -86,11 +78,10 @@ def of_the_faq() -> Any:
 
 def with_a_device_in_call() -> Any:
     """Its forward ops are there; its backward pass is not."""
-    sides = (
-        Scoped(layers.Dense(4), f"/device:CPU:{i}", name=name)
-        for i, name in ((1, "left"), (2, "right"))
+    left, right = (
+        Scoped(f"/device:CPU:{i}", name=n) for i, n in ((1, "left"), (2, "right"))
     )
-    return recipe(*sides, scopes=False)
+    return recipe(left, right, scopes=False)
 
 
 def compiled_by_xla() -> Any:
@@ -111,35 +102,37 @@ def compiled_by_xla() -> Any:
 def test_audit_finds_plain_models_out(
     make: Any, strayed: tuple[str, ...], there: str, cluster: sn.Cluster
 ) -> None:
-    """What is not on its device is found in both branches, and nothing else."""
+    """What is not on its device is found in both branches, and nothing else.
+
+    The marks that an audit lends to a plain model are taken back.
+    """
     model = make()
     plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
+    own = set(vars(model))
     strays = found(model, plan)
 
     for part in ("left", "right"):
         assert {(aspect, part) for aspect in strayed} <= strays
         assert (there, part) not in strays
+    assert set(vars(model)) - own <= {"history", "_eval_epoch_iterator"}
+    assert "call" not in vars(model)
 
 
 def emitted(cluster: sn.Cluster, optimizer: Any = "adam", case: Any = None) -> Any:
     """A placed, compiled model of two branches."""
-    case = case or two_branches(layers.Dense(4), layers.Dense(4))
-    net = case.source
+    net = (case or two_branches(layers.Dense(4), layers.Dense(4))).source
     model = sn.emit(net, sn.plan(net, cluster, batch=BATCH, time_limit=0.1))
     model.compile(optimizer, "mse")
     return model
 
 
-def test_audit_finds_a_device_inside_a_part_out(cluster: sn.Cluster) -> None:
+def with_a_device_inside_a_part(cluster: sn.Cluster) -> Any:
     """A part's ops run on its device unless they ask for another."""
-    case = two_branches(Scoped(layers.Dense(4), "/device:CPU:3"), layers.Dense(4))
-    audit = sn.audit(emitted(cluster, case=case), None, (numbers(6), numbers(2)))
-
-    assert ("forward", "left") in {(f.aspect, f.part) for f in audit.findings}
-    assert "ran on gpu:2, planned on gpu:0" in str(audit)
+    case = two_branches(Scoped("/device:CPU:3"), layers.Dense(4))
+    return emitted(cluster, case=case)
 
 
-def test_audit_finds_a_variable_of_elsewhere_out(cluster: sn.Cluster) -> None:
+def with_a_variable_of_elsewhere(cluster: sn.Cluster) -> Any:
     """What a part reads from another device without a plan is a transfer."""
     with tf.device("/device:CPU:3"):
         elsewhere = tf.Variable(tf.ones([2000]))
@@ -149,9 +142,68 @@ def test_audit_finds_a_variable_of_elsewhere_out(cluster: sn.Cluster) -> None:
             return inputs * tf.reduce_sum(elsewhere)
 
     case = two_branches([layers.Dense(4), Reads()], layers.Dense(4))
-    audit = sn.audit(emitted(cluster, case=case), None, (numbers(6), numbers(2)))
+    return emitted(cluster, case=case)
 
-    assert "transfers of weights from gpu:2 to gpu:0" in str(audit)
+
+def with_a_moved_slot(cluster: sn.Cluster) -> Any:
+    """One slot was put elsewhere."""
+    model = emitted(cluster)
+    model.optimizer.build(model.trainable_variables)
+    slot = model.optimizer._velocities[0]
+    with tf.device("/device:CPU:3"):
+        slot._value = tf.Variable(slot._value)
+    return model
+
+
+def with_an_optimizer_without_hooks(cluster: sn.Cluster) -> Any:
+    """Updates run on device 0, and gradients pass through it."""
+    placing._place = lambda optimizer: None
+    return emitted(cluster)
+
+
+@pytest.mark.parametrize(
+    ("make", "aspect", "parts", "words"),
+    [
+        (
+            with_a_device_inside_a_part,
+            "forward",
+            {"left"},
+            "ran on gpu:2, planned on gpu:0",
+        ),
+        (
+            with_a_variable_of_elsewhere,
+            "transfers",
+            {""},
+            "transfers of weights from gpu:2 to gpu:0",
+        ),
+        (
+            with_a_moved_slot,
+            "slots",
+            {"left"},
+            "velocity' of 'left' is on gpu:2, planned on gpu:0",
+        ),
+        (
+            with_an_optimizer_without_hooks,
+            "updates",
+            {"left", "right", "head"},
+            "transfers of weights gradient from gpu:1 to cpu:0",
+        ),
+    ],
+)
+def test_audit_finds_what_strays_in_a_placed_model(
+    make: Any,
+    aspect: str,
+    parts: set[str],
+    words: str,
+    cluster: sn.Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ops, variables, slots and updates elsewhere are found, and named."""
+    monkeypatch.setattr(placing, "_place", placing._place)  # put back afterwards
+    audit = sn.audit(make(cluster), None, (numbers(6), numbers(2)))
+
+    assert {f.part for f in audit.findings if f.aspect == aspect} == parts
+    assert words in str(audit)
 
 
 @pytest.fixture(scope="module")
@@ -164,35 +216,6 @@ def plain_case() -> Case:
 def placed(cluster: sn.Cluster, plain_case: Case) -> Any:
     """A model for tests that leave it as it is."""
     return emitted(cluster, case=plain_case)
-
-
-def test_audit_finds_an_optimizer_without_hooks_out(
-    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Updates that run on device 0, and gradients that pass through it, are found."""
-    monkeypatch.setattr(placing, "_place", lambda optimizer: None)
-    model = emitted(cluster)
-    audit = sn.audit(model, None, (numbers(6), numbers(2)))
-    strays = {(finding.aspect, finding.part) for finding in audit.findings}
-
-    assert {part for aspect, part in strays if aspect == "updates"} == {
-        "left",
-        "right",
-        "head",
-    }
-
-
-def test_audit_finds_moved_slots_out(cluster: sn.Cluster) -> None:
-    """One slot that was put elsewhere is found, and named."""
-    model = emitted(cluster)
-    model.optimizer.build(model.trainable_variables)
-    slot = model.optimizer._velocities[0]
-    with tf.device("/device:CPU:3"):
-        slot._value = tf.Variable(slot._value)
-    audit = sn.audit(model, None, (numbers(6), numbers(2)))
-
-    assert [f.aspect for f in audit.findings if f.aspect == "slots"] == ["slots"]
-    assert f"slot {slot.path!r} of 'left' is on gpu:2, planned on gpu:0" in str(audit)
 
 
 def test_audit_finds_another_plan_out(
@@ -301,36 +324,28 @@ def test_audit_of_outputs_without_a_loss_is_clean(cluster: sn.Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "batch", "words"),
+    ("plan", "batch", "error", "words"),
     [
-        ("plain", ([1], [2]), "was not emitted by splitnet: give audit"),
-        ("placed", None, "batch is missing: audit.model, None"),
-        (
-            "placed",
-            (np.zeros((3, 7), "float32"), np.zeros((3, 2))),
-            "the watched step of model .* failed",
-        ),
+        (None, None, sn.AuditError, "batch is missing: audit.model, None"),
+        (None, [], sn.AuditError, r"a batch is x, \(x, y\) or"),
+        (None, numbers(7), sn.AuditError, "the watched step of model .* failed"),
+        ((numbers(6), numbers(2)), None, sn.DeclarationError, "plan= must be Plan"),
     ],
 )
 def test_audit_refuses_what_it_cannot_watch(
-    placed: Any, model: str, batch: Any, words: str
+    placed: Any, plan: Any, batch: Any, error: Any, words: str
 ) -> None:
-    """No plan, no batch, a batch that does not fit: an AuditError says which."""
-    one = sn.unplace(placed) if model == "plain" else placed
-    with pytest.raises(sn.AuditError, match=words):
-        sn.audit(one, None, batch)
+    """No batch, one that does not fit, something else than a plan: it says which."""
+    with pytest.raises(error, match=words):
+        sn.audit(placed, plan, batch)
 
 
-def test_audit_says_which_argument_is_wrong(cluster: sn.Cluster, placed: Any) -> None:
-    """A batch in the place of the plan, and something else than a model."""
-    batch = (numbers(6), numbers(2))
-
-    with pytest.raises(sn.AuditError, match=r"a batch is x, \(x, y\) or"):
-        sn.audit(placed, None, [])
-    with pytest.raises(sn.DeclarationError, match="plan= must be Plan.*(tuple)"):
-        sn.audit(placed, batch)
+def test_audit_refuses_models_without_a_plan(cluster: sn.Cluster, placed: Any) -> None:
+    """A plain model, and something else than a model."""
+    with pytest.raises(sn.AuditError, match="was not emitted by splitnet: give audit"):
+        sn.audit(sn.unplace(placed), None, ([1], [2]))
     with pytest.raises(sn.DeclarationError, match="model= must be Model"):
-        sn.audit(cluster, None, batch)
+        sn.audit(cluster, None, numbers(6))
 
 
 # --- what it leaves behind ------------------------------------------------------------
@@ -382,14 +397,3 @@ def test_audit_in_the_middle_of_training_changes_nothing(cluster: sn.Cluster) ->
         np.testing.assert_array_equal(mine, its)
     assert model.history is history
     assert model.train_function is step
-
-
-def test_audit_of_a_plain_model_leaves_it_plain(cluster: sn.Cluster) -> None:
-    """The marks that an audit lends are taken back."""
-    model = recipe(layers.Dense(4, name="left"), layers.Dense(4, name="right"))
-    plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
-    own = set(vars(model))
-    sn.audit(model, plan, (numbers(6), numbers(2)))
-
-    assert set(vars(model)) - own <= {"history", "_eval_epoch_iterator"}
-    assert "call" not in vars(model)

@@ -22,48 +22,39 @@ from splitnet.tf.runtime.nvml import Details
 GIB = 2**30
 
 
-class FakeGpu:
-    """What `list_physical_devices` returns for a GPU."""
-
-    device_type = "GPU"
-
-    def __init__(self, index: int) -> None:
-        self.name = f"/physical_device:GPU:{index}"
-
-
 class Machine:
     """Two GPUs and a CPU, with the state that TensorFlow would keep."""
 
     def __init__(self) -> None:
-        self.gpus = [FakeGpu(0), FakeGpu(1)]
-        self.cpu = object()
+        self.gpus = [tf.config.PhysicalDevice(f"GPU:{i}", "GPU") for i in (0, 1)]
         self.visible = list(self.gpus)
-        self.growth: dict[str, bool] = {}
+        self.started = False
+        self.growth: dict[Any, bool] = {}
         self.logical: dict[Any, list[Any]] = {}
-        self.details = {
-            "device_name": "NVIDIA A100-SXM4-80GB",
-            "compute_capability": (8, 0),
-        }
+        model = "NVIDIA A100-SXM4-80GB"
+        self.details = {"device_name": model, "compute_capability": (8, 0)}
 
-    def physical(self, kind: str = "") -> list[Any]:
-        """As `list_physical_devices`."""
-        return self.gpus if kind == "GPU" else [self.cpu]
+    def _physical(self, kind: str = "") -> list[Any]:
+        return (
+            self.gpus if kind == "GPU" else [tf.config.PhysicalDevice("CPU:0", "CPU")]
+        )
 
-    def set_visible(self, gpus: list[Any], device_type: str) -> None:
-        """As TensorFlow."""
+    def _set_visible(self, gpus: list[Any], device_type: str) -> None:
+        if self.started and self.visible != gpus:
+            raise RuntimeError
         self.visible = list(gpus)
 
-    def set_logical(self, device: Any, parts: list[Any]) -> None:
-        """As TensorFlow, refuse what growth excludes."""
-        if self.growth.get(getattr(device, "name", "")):
+    def _set_logical(self, device: Any, parts: list[Any]) -> None:
+        if self.growth.get(device):
             raise ValueError("Cannot set virtual devices when memory growth is enabled")
         self.logical[device] = parts
 
-    def set_growth(self, gpu: FakeGpu, growth: bool) -> None:
-        """As TensorFlow, refuse what logical devices exclude."""
+    def _set_growth(self, gpu: Any, growth: bool) -> None:
         if self.logical.get(gpu):
             raise ValueError("Cannot set memory growth on device when virtual devices")
-        self.growth[gpu.name] = growth
+        if self.started:
+            raise RuntimeError
+        self.growth[gpu] = growth
 
 
 @pytest.fixture
@@ -71,18 +62,16 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     """A machine with two GPUs of 80 GiB, TensorFlow not started, no settings."""
     made = Machine()
     set_ = monkeypatch.setattr
-    set_(tf.config, "list_physical_devices", made.physical)
+    set_(tf.config, "list_physical_devices", made._physical)
     set_(tf.config, "get_visible_devices", lambda kind: list(made.visible))
-    set_(tf.config, "set_visible_devices", made.set_visible)
+    set_(tf.config, "set_visible_devices", made._set_visible)
     set_(tf.config, "get_logical_device_configuration", made.logical.get)
-    set_(tf.config, "set_logical_device_configuration", made.set_logical)
-    experimental = tf.config.experimental
-    set_(experimental, "get_memory_growth", lambda gpu: made.growth.get(gpu.name))
-    set_(experimental, "set_memory_growth", made.set_growth)
-    set_(experimental, "get_device_details", lambda gpu: made.details)
+    set_(tf.config, "set_logical_device_configuration", made._set_logical)
+    set_(tf.config.experimental, "set_memory_growth", made._set_growth)
+    set_(tf.config.experimental, "get_device_details", lambda gpu: made.details)
     for module in (config, runtime):
         set_(module, "cards", lambda: [card(0), card(1)])
-        set_(module, "started", lambda: False)
+    set_(runtime, "started", lambda: False)
     set_(config, "_given", {})
     set_(runtime, "_free_before", {})
     monkeypatch.chdir(tmp_path)
@@ -149,7 +138,7 @@ def test_memory_growth_is_set_on_all_gpus_alike(machine: Machine) -> None:
     """TensorFlow refuses growth on some GPUs only, so it is never set on some only."""
     config.configure(memory_growth=True)
 
-    assert machine.growth == {gpu.name: True for gpu in machine.gpus}
+    assert machine.growth == dict.fromkeys(machine.gpus, True)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +185,10 @@ def test_two_jobs_of_one_half_share_a_card(
 
 
 def test_settings_of_gpus_too_late_are_named_each(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine,
 ) -> None:
     """After the start every setting that differs is listed, for every GPU."""
-    monkeypatch.setattr(config, "started", lambda: True)
+    machine.started = True
 
     with pytest.raises(ConfigError) as caught:
         config.configure(memory_growth=True, visible=[0, 1])

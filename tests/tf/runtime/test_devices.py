@@ -5,6 +5,7 @@ and after that moment.
 """
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -61,25 +62,40 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict:
     )
 
 
-def test_local_cluster_finds_a_cpu_and_starts_nothing(told: dict) -> None:
-    """Looking, standing in and configuring leave TensorFlow's devices unclaimed."""
-    assert ["cpu:0", False] in told["plain"]
-    assert 0 < told["memory"] <= told["memory of the host"]
-    assert not told["started by looking"]
-    assert not told["started by standing in"]
-    assert not told["started by configuring"]
-
-
-def test_stand_ins_are_cpu_devices_after_the_first(told: dict) -> None:
-    """gpu:0 is CPU:1, gpu:1 is CPU:2; they share the memory, and may be asked again."""
-    assert told["stand-ins"] == [
+FACTS = {
+    # Looking, standing in and configuring leave TensorFlow's devices unclaimed.
+    "started by looking": False,
+    "started by standing in": False,
+    "started by configuring": False,
+    # Stand-ins are CPU devices after the first; as many as exist can be had any time.
+    "stand-ins": [
         ["gpu:0", "/device:CPU:1", True],
         ["gpu:1", "/device:CPU:2", True],
         ["cpu:0", "/device:CPU:0", False],
-    ]
+    ],
+    "twice": True,
+    "started": True,
+    "fewer": ["gpu:0", "cpu:0"],
+    # Settings reach TensorFlow; what was refused does not come back.
+    "threads": 2,
+    "omp": "2",
+    "soft": False,
+    "soft now": True,
+    "origin": "code",
+    "forgotten": [],
+    "forced": [],
+    "warned": ["memory_limit: no effect, TensorFlow finds no GPU here."],
+    "stderr": "",  # no start-up lines, whatever the log level
+}
+
+
+def test_devices_are_found_and_settings_applied_before_the_start(told: dict) -> None:
+    """Devices share the host's memory; `FACTS` has the rest."""
+    assert {name: told[name] for name in FACTS} == FACTS
+    assert ["cpu:0", False] in told["plain"]
+    assert 0 < told["memory"] <= told["memory of the host"]
     assert len(set(told["shares"])) == 1
     assert sum(told["shares"]) <= told["memory of the host"]
-    assert told["twice"]
 
 
 @pytest.mark.parametrize(
@@ -103,39 +119,24 @@ def test_what_comes_too_late_or_cannot_be_is_refused(
     assert re.search(words, told[question], re.DOTALL)
 
 
-def test_configure_reaches_tensorflow(told: dict) -> None:
-    """Threads and soft placement are set; what was refused does not come back."""
-    assert (told["threads"], told["soft"], told["omp"]) == (2, False, "2")
-    assert told["soft now"] is True
-    assert (told["origin"], told["forgotten"]) == ("code", [])
-    assert told["forced"] == []
-    assert told["warned"] == ["memory_limit: no effect, TensorFlow finds no GPU here."]
-    assert told["stderr"] == ""  # no start-up lines, whatever the log level
+def test_settings_of_a_file_that_also_serves_a_machine_with_gpus(
+    tmp_path: Path,
+) -> None:
+    """They do not stop stand-ins; those of the environment beat them.
 
-
-def test_stand_ins_are_reused_after_the_start(told: dict) -> None:
-    """As many as exist can be had at any time."""
-    assert told["started"]
-    assert told["fewer"] == ["gpu:0", "cpu:0"]
-
-
-@pytest.fixture(scope="module")
-def shared_file(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """Settings of a file that also serves a machine with GPUs."""
-    folder = tmp_path_factory.mktemp("shared")
-    (folder / "splitnet.toml").write_text(
+    Remarks name what has no effect, or may also be set outside of splitnet.
+    """
+    (tmp_path / "splitnet.toml").write_text(
         'visible = "0"\nmemory_growth = true\ncpu_threads = 2\n'
     )
-    return story(
+    answer = story(
         """
         import tensorflow as tf
         from pathlib import Path
         from splitnet.core.settings import resolve
-        from splitnet.tf.runtime.configure import check_settings
+        from splitnet.tf.runtime.configure import remarks
         answer["real"] = said(lambda: sn.local_cluster())
-        answer["notes"] = check_settings(
-            resolve({"visible": "none"}, os.environ, Path.cwd())
-        )
+        answer["notes"] = remarks(resolve({}, os.environ, Path.cwd()))
         sn.local_cluster(stand_in_gpus=1)
         answer["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
         answer["later"] = said(lambda: sn.configure(soft_placement=False))
@@ -147,29 +148,16 @@ def shared_file(tmp_path_factory: pytest.TempPathFactory) -> dict:
         answer["devices"] = len(tf.config.list_logical_devices("CPU"))
         answer["across"] = tf.config.threading.get_inter_op_parallelism_threads()
         """,
-        folder,
+        tmp_path,
         TF_FORCE_GPU_ALLOW_GROWTH="true",
         OMP_NUM_THREADS="7",
     )
 
-
-def test_settings_of_gpus_do_not_stop_stand_ins(shared_file: dict) -> None:
-    """`visible = "0"` holds on the machine with a GPU; stand-ins need none."""
-    assert "visible=(0,) (splitnet.toml): there is no GPU 0" in shared_file["real"]
-    assert shared_file["threads"] == 2
-    assert shared_file["later"] == "nothing"
-
-
-def test_check_names_what_has_no_effect_or_is_set_twice(shared_file: dict) -> None:
-    """Growth and threads may also be set outside of splitnet."""
-    notes = "\n".join(shared_file["notes"])
-
+    assert "visible=(0,) (splitnet.toml): there is no GPU 0" in answer["real"]
+    assert (answer["threads"], answer["later"]) == (2, "nothing")
+    assert answer["names"] == ["cpu:0", "cpu:1", "cpu:2"]
+    assert (answer["devices"], answer["across"]) == (3, 1)
+    notes = "\n".join(answer["notes"])
     assert "memory_growth=True (splitnet.toml) has no effect" in notes
     assert "TF_FORCE_GPU_ALLOW_GROWTH='true' of the environment counts" in notes
     assert "OMP_NUM_THREADS='7' of the environment counts" in notes
-
-
-def test_settings_of_the_environment_are_applied(shared_file: dict) -> None:
-    """They beat those of the file."""
-    assert shared_file["names"] == ["cpu:0", "cpu:1", "cpu:2"]
-    assert (shared_file["devices"], shared_file["across"]) == (3, 1)

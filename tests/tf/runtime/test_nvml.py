@@ -29,7 +29,6 @@ def driver(count: int, **queries: Any) -> ModuleType:
             total=80 * GIB, free=(60 - handle) * GIB
         ),
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=25),
-        "nvmlDeviceGetPowerUsage": lambda handle: 120_000,
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
             SimpleNamespace(pid=7, usedGpuMemory=GIB)
         ],
@@ -76,10 +75,10 @@ def test_cards_are_counted_as_cuda_does(
 @pytest.mark.parametrize(
     ("refused", "told"),
     [
-        ((), (0.25, 120.0, ((7, GIB),), (1,))),
+        ((), (0.25, ((7, GIB),), (1,))),
         (
-            ("UtilizationRates", "PowerUsage", "ComputeRunningProcesses", "P2PStatus"),
-            (None, None, (), ()),
+            ("UtilizationRates", "ComputeRunningProcesses", "P2PStatus"),
+            (None, (), ()),
         ),
     ],
 )
@@ -98,7 +97,7 @@ def test_cards_tell_all_that_is_known(
         "GPU-0abc",
         80 * GIB,
     )
-    assert (card.busy, card.watts, card.used_by, card.links) == told
+    assert (card.busy, card.used_by, card.links) == told
 
 
 @pytest.mark.parametrize("module", [driver(2, nvmlInit=unknown), None])

@@ -12,10 +12,9 @@ import tensorflow as tf
 
 from splitnet.core.cluster import Cluster, Host
 from splitnet.core.errors import ConfigError, DeviceError, WorkerError
-from splitnet.core.serialization import write_cluster
 from splitnet.tf.workers import connect, network_namespace, serve, start
-from splitnet.tf.workers.health import probe
-from splitnet.tf.workers.serve import check_network, check_port, limit_memory
+from splitnet.tf.workers.connect import probe
+from splitnet.tf.workers.serve import limit_memory, listen
 from tests.tf.story import story
 
 
@@ -29,7 +28,7 @@ def test_workers_refuse_calls_from_outside(tmp_path: Path) -> None:
         "import os, signal, sys, splitnet as sn\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
         "c = sn.Cluster.load(os.environ['SPLITNET_CLUSTER'])\n"
-        "from splitnet.tf.workers.health import probe\n"
+        "from splitnet.tf.workers.connect import probe\n"
         "print(c.hosts[1].address, probe(c.hosts[1:])[0].state, flush=True)\n"
         "sys.stdin.readline()\n"
         "import psutil\n"
@@ -71,8 +70,11 @@ RUN = (
 )
 
 
-def test_a_program_ends_when_what_runs_it_is_killed() -> None:
-    """`cluster up` and `run`, killed with no time to clean up, leave no program."""
+def test_a_program_ends_with_what_runs_it_and_says_how() -> None:
+    """`cluster up` and `run`, killed with no time to clean up, leave no program.
+
+    Of a program that a signal ended they say so as a shell does.
+    """
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with subprocess.Popen(
         [sys.executable, "-c", RUN, sys.executable, "-c", program],
@@ -85,16 +87,11 @@ def test_a_program_ends_when_what_runs_it_is_killed() -> None:
         assert process.stdout.read() == ""  # ends when nobody can write any more
 
     assert not Path(f"/proc/{pid}/exe").exists()
-
-
-def test_a_program_that_a_signal_ended_says_so_as_a_shell_does() -> None:
-    """128 and the number of the signal."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, "sh", "-c", "kill -9 $$"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
     )
-
     assert done.returncode == 128 + signal.SIGKILL
 
 
@@ -113,17 +110,12 @@ def test_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     """A killed owner, who can clean up nothing, leaves no orphan."""
     answer = story(
         """
+        reader, writer = os.pipe()
         child = os.fork()
         if not child:
-            workers = sn.local_workers(1)
-            with open("pid", "w") as file:
-                file.write(str(workers.pid(0)))
+            os.write(writer, str(sn.local_workers(1).pid(0)).encode())
             time.sleep(600)
-        deadline = time.monotonic() + 120
-        while not os.path.exists("pid") and time.monotonic() < deadline:
-            time.sleep(0.1)
-        time.sleep(0.2)
-        worker = int(open("pid").read())
+        worker = int(os.read(reader, 20))
         answer["before"] = alive(worker)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -138,37 +130,31 @@ def test_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     assert answer == {"before": True, "after": False, "stderr": ""}
 
 
-def test_connect_names_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Workers that do not answer, addresses, or the cluster itself."""
-    hosts = Host("client:0", "127.0.0.1:20001"), Host("worker:0", "127.0.0.1:20002")
-    write_cluster(
-        Cluster(Cluster.of("cpu", "worker:0/cpu:0").devices, (), hosts),
-        tmp_path / "cluster.toml",
-    )
-    nobody = Cluster.load(tmp_path / "cluster.toml")
-    monkeypatch.setattr(connect, "check_network", lambda *, allow_remote: None)
-    monkeypatch.setattr(connect, "started", lambda: False)
+HOSTS = {"client:0": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}
 
+
+def box(**hosts: str) -> Cluster:
+    """A client and a worker of one CPU each."""
+    devices = Cluster.of("cpu", "worker:0/cpu:0").devices
+    told = hosts or HOSTS
+    return Cluster(devices, (), tuple(map(Host, told, told.values())))
+
+
+def test_connect_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that do not answer, addresses, the cluster itself, or an early call.
+
+    Joining later would invalidate everything that exists.
+    """
+    monkeypatch.setattr(connect, "started", lambda: False)
     with pytest.raises(WorkerError, match="1 of 1 workers did not answer"):
-        connect.connect(nobody, wait_seconds=0.2)
+        connect.connect(box(), wait_seconds=0.2, allow_remote=True)
     with pytest.raises(ConfigError, match=r"no address for client:0, worker:0\."):
         connect.connect(Cluster.of("worker:0/cpu:0"))
     with pytest.raises(ConfigError, match="SPLITNET_CLUSTER"):
         connect.connect()
-
-
-def test_connect_comes_before_tensorflow_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Joining later would invalidate everything that exists."""
-    hosts = Host("client:0", "127.0.0.1:20001"), Host("worker:0", "127.0.0.1:20002")
-    devices = Cluster.of("cpu", "worker:0/cpu:0").devices
     monkeypatch.setattr(connect, "started", lambda: True)
-
     with pytest.raises(ConfigError, match="TensorFlow has already started"):
-        connect.connect(Cluster(devices, (), hosts), allow_remote=True)
+        connect.connect(box(), allow_remote=True)
 
 
 def test_isolate_refuses_a_program_with_threads(tmp_path: Path) -> None:
@@ -188,27 +174,6 @@ def test_isolate_refuses_a_program_with_threads(tmp_path: Path) -> None:
     assert "int >= 1 and <= 64" in answer["many"]
 
 
-def test_worker_refuses_an_open_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where others could call, a worker says what that exposes, and goes no further."""
-    monkeypatch.setattr(serve, "open_interfaces", lambda: ("eth0",))
-
-    with pytest.raises(ConfigError, match=r"(?s)every interface.*eth0.*--allow-remote"):
-        check_network(allow_remote=False)
-    check_network(allow_remote=True)
-
-
-def test_worker_refuses_a_port_in_use() -> None:
-    """TensorFlow would end with a traceback of its own."""
-    with socket.socket() as plug:
-        plug.bind(("127.0.0.1", 0))
-        plug.listen()
-        address = f"127.0.0.1:{plug.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=r"worker:0 cannot listen at 127.*in use"):
-            check_port(Host("worker:0", address))
-
-    check_port(Host("worker:0", address))
-
-
 def test_isolate_says_which_part_the_system_refuses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -218,7 +183,7 @@ def test_isolate_says_which_part_the_system_refuses(
         def __init__(self, *parts: str) -> None:
             raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(network_namespace, "open_interfaces", lambda: ("eth0",))
+    monkeypatch.setattr(network_namespace, "open_interfaces", lambda: ["eth0"])
     monkeypatch.setattr(network_namespace, "Path", Refusing)
     monkeypatch.setattr(
         network_namespace, "_call", lambda name, flags: int(flags == 0x40000000)
@@ -231,14 +196,21 @@ def test_isolate_says_which_part_the_system_refuses(
         network_namespace.isolate()
 
 
-def test_worker_of_names_the_workers_there_are() -> None:
-    """A number that no worker has is refused with those that are."""
-    cluster = Cluster(
-        Cluster.of("cpu").devices, (), (Host("worker:0", "10.0.0.2:2222"),)
-    )
-
+def test_worker_refuses_an_open_network_and_a_port_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It says what that exposes, and goes no further; so for a number of no worker."""
+    monkeypatch.setattr(serve, "open_interfaces", lambda: ["eth0"])
+    with pytest.raises(ConfigError, match=r"(?s)every interface.*eth0.*--allow-remote"):
+        listen(box(), None, allow_remote=False)
+    with socket.create_server(("127.0.0.1", 0)) as plug:
+        address = f"127.0.0.1:{plug.getsockname()[1]}"
+        used = box(**HOSTS | {"worker:0": address})
+        with pytest.raises(ConfigError, match=r"worker:0 cannot listen at 127.*in use"):
+            listen(used, used.hosts[1], allow_remote=True)
+    listen(used, used.hosts[1], allow_remote=True)
     with pytest.raises(ConfigError, match=r"no worker 3.*worker:0"):
-        serve.serve(cluster, 3)
+        serve.serve(box(), 3)
 
 
 def test_hosts_report_every_fault_at_once() -> None:
@@ -247,28 +219,25 @@ def test_hosts_report_every_fault_at_once() -> None:
     with pytest.raises(DeviceError) as caught:
         Cluster(Cluster.of("cpu").devices, (), tuple(map(Host, told, told.values())))
 
-    text = str(caught.value)
-    assert "'Worker' is not named" in text
-    assert "a port from 1 to 65535" in text
-    assert "address 'b:1' is repeated" in text
-    assert "without a gap" in text
+    for fault in (
+        "'Worker' is not named",
+        "a port from 1 to 65535",
+        "address 'b:1' is repeated",
+        "without a gap",
+    ):
+        assert fault in str(caught.value)
 
 
 def test_probe_tells_unreachable_from_unresponsive() -> None:
     """Nobody listens, or what listens never answers."""
-    with socket.socket() as plug:
-        plug.bind(("127.0.0.1", 0))
-        plug.listen()
-        port = plug.getsockname()[1]
-        silent = probe([Host("worker:0", f"127.0.0.1:{port}")], timeout_seconds=0.3)
-    gone = probe([Host("worker:0", f"127.0.0.1:{port}")], timeout_seconds=2.0)
+    with socket.create_server(("127.0.0.1", 0)) as plug:
+        host = Host("worker:0", f"127.0.0.1:{plug.getsockname()[1]}")
+        [silent] = probe([host], timeout_seconds=0.3)
+    [gone] = probe([host], timeout_seconds=2.0)
 
-    assert [found.state for found in (*silent, *gone)] == [
-        "unresponsive",
-        "unreachable",
-    ]
-    assert "no answer for" in silent[0].words
-    assert "no worker listens" in gone[0].words
+    assert (silent.state, gone.state) == ("unresponsive", "unreachable")
+    assert "no answer for" in str(silent)
+    assert "no worker listens" in str(gone)
 
 
 def test_failures_without_a_lost_worker_say_so() -> None:
