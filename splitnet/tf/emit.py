@@ -1,8 +1,7 @@
 """Plans to models: copies of the source's layers, born and run where the plan says."""
 
-import functools
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -25,8 +24,9 @@ from splitnet.tf.placement.run import device_of
 from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.cloner import clone
+from splitnet.tf.reading.flatten import Blueprint
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
-from splitnet.tf.reading.source import Site, blueprint_of
+from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.workers.connect import wait_for_workers
 
 
@@ -51,9 +51,9 @@ def emit(
     Args:
         source: the `Net` or `keras.Model` that the plan was made from, or an equal one;
             or the function that builds it, and then no weight exists twice.
-        plan: a plan whose parts are the source's. Devices keep their names: gpu:0 is
-            a stand-in where there is no GPU. Parts on devices that are not here fall
-            back as in planning, with a warning; `plan_of(model)` records it.
+        plan: a plan whose parts are the source's. gpu:0 is a stand-in where there is no
+            GPU. Parts on devices that are not here fall back as in planning, with a
+            warning; `plan_of(model)` records it.
         microbatches: how many pieces each training batch goes through the parts in, so
             that parts in a chain work at the same time; see `docs/parallelism.md`.
         schedule: "gpipe", or "1f1b" to bound the pieces in flight by the stages.
@@ -74,22 +74,20 @@ def emit(
     plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))
     check_execution(plan, xla=xla)
     blueprint = split_as_planned(planned_blueprint(source, plan), plan.graph)
-    sites = planned_sites(blueprint, plan)
-    homes = _homes(sites, plan)
-    default = tf.config.list_logical_devices()[0].name
+    blueprint = replace(blueprint, sites=planned_sites(blueprint, plan))
+    homes, default = _homes(blueprint, plan), _default_device()
     cloned = clone(blueprint, lambda one: homes.get(id(one), default), copy=copy)
     model = cloned.model
     if cloned.reused:
         plan = replace(plan, reused=cloned.reused)
-    mine = [replace(site, node=cloned.nodes[id(site.node)]) for site in sites]
-    placed = placement(plan, cloned.flow, mine)
+    placed = placement(plan, cloned.flow, cloned.sites)
     wait_for_workers()
     _settle(placed)
     placed = lay_out(model, placed, xla=xla)
     if placed.pipeline.microbatches > 1:
         pipelined(model, placed)
     lay_over(model, placed)
-    vars(model)["export"] = _export_plain(model)
+    vars(model)["export"] = partial(_export_plain, model)
     vars(model)["summary"] = with_devices(model)
     if names := joined_layers(model):
         files_of_the_whole(model, names, unplace)
@@ -97,19 +95,23 @@ def emit(
     return model
 
 
-def _homes(sites: list[Site], plan: Plan) -> dict[int, str]:
+def _homes(blueprint: Blueprint, plan: Plan) -> dict[int, str]:
     """The device of each layer's weights, by its id: of the first part that calls it.
 
     That of towers has a part of its own, if the body has weights.
     """
     targets = {p.part: plan.cluster[p.device].target for p in plan.placements}
     found: dict[int, str] = {}
-    for site in sites:
+    for site in blueprint.sites:
         home = targets.get(weights_part(site.part), targets[site.part])
         operation = site.node.operation
         for layer in (operation, *keras_api.sublayers(operation)):
             found.setdefault(id(layer), home)
     return found
+
+
+def _default_device() -> str:
+    return str(tf.config.list_logical_devices()[0].name)
 
 
 def _settle(placed: Placed) -> None:
@@ -126,7 +128,7 @@ def _settle(placed: Placed) -> None:
     for node in placed.flow.nodes:
         for layer in keras_api.sublayers(node.operation):
             home = device_of(layer.variables[0]) if layer.variables else ""
-            made = functools.partial(add_weight, layer, home or placed.target(node))
+            made = partial(add_weight, layer, home or placed.target(node))
             vars(layer)["add_weight"] = made
         devices = (placed.device_of[key] for key in placed.keys(node))
         if any(placed.plan.cluster[device].kind == "cpu" for device in devices):
@@ -139,16 +141,11 @@ def _without_cudnn(operation: Any) -> None:
             layer.use_cudnn = False
 
 
-def _export_plain(model: Any) -> Callable[..., Any]:
+def _export_plain(model: Any, *args: Any, **kwargs: Any) -> Any:
     """As `Model.export`, of the plain model: a served graph shall name no device."""
-
-    @functools.wraps(model.export)
-    def export(*args: Any, **kwargs: Any) -> Any:
-        plain = unplace(model)
-        _without_cudnn(plain)
-        return plain.export(*args, **kwargs)
-
-    return export
+    plain = unplace(model)
+    _without_cudnn(plain)
+    return plain.export(*args, **kwargs)
 
 
 def _carry_compilation(source: Any, model: Any) -> None:
@@ -199,7 +196,7 @@ def unplace(model: keras.Model) -> Any:
     that `Net.split` cut is one layer again. One that cannot be rebuilt from its
     configuration is used itself, and stays where it is.
     """
-    device = tf.config.list_logical_devices()[0].name
+    device = _default_device()
     plain = clone(blueprint_of(model), lambda layer: device, move=False).model
     _carry_compilation(model, plain)
     names = joined_layers(plain)

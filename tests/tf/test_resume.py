@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 from keras import layers
 
 import splitnet as sn
+from tests.tf.check import numbers
 
 
 class Interrupt(keras.callbacks.Callback):
-    """Before an epoch raise, or send this process a signal in its second step."""
+    """In the second step of an epoch raise, or send this process a signal."""
 
     def __init__(self, epoch: int, number: int | None = None) -> None:
         super().__init__()
@@ -44,15 +44,9 @@ def trained(cluster: sn.Cluster, *callbacks: Any) -> list[float]:
     net.output(net.merge("sum", sides, layers.Add()))
     model = sn.emit(net, sn.plan(net, cluster, batch=16))
     model.compile("adam", "mse")
-    draw = np.random.default_rng(0)
-    data = draw.normal(size=(48, 8)), draw.normal(size=(48, 8))
+    options = {"batch_size": 16, "epochs": 4, "shuffle": False, "verbose": 0}
     done = model.fit(
-        *data,
-        batch_size=16,
-        epochs=4,
-        shuffle=False,
-        verbose=0,
-        callbacks=[*callbacks],
+        numbers(8, count=48), numbers(8, count=48), callbacks=[*callbacks], **options
     )
     return done.history["loss"]
 

@@ -19,8 +19,9 @@ from splitnet.planner.planner import plan_graph
 from splitnet.planner.strategies.space import groups_of, workers_of
 from splitnet.tf.emit import emit, unplace
 from splitnet.tf.placement.placed import Placed, placed_of
+from splitnet.tf.reading.flatten import Blueprint
 from splitnet.tf.reading.read import graph_of
-from splitnet.tf.reading.source import Blueprint, blueprint_of
+from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.runtime.devices import local_cluster
 
 

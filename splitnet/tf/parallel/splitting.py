@@ -16,8 +16,8 @@ from splitnet.core.graph import Graph, Part
 from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.cloner import Cloner
-from splitnet.tf.reading.flatten import flow_of
-from splitnet.tf.reading.source import Blueprint, Site, named, sized
+from splitnet.tf.reading.flatten import Blueprint, Site, flow_of, named
+from splitnet.tf.reading.source import sized
 from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.sharding.cut import cut_layer
 from splitnet.tf.sharding.heads import HEAD_SLICES, SliceJoin
@@ -56,7 +56,6 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
 
     cloner, model, nodes = keras_api.without_memory(copy)
     flow = flow_of(model, blueprint.flow.nested)
-    running = [*map(keras_api.producer, model.inputs), *flow.nodes]
     on = {
         id(keras_api.producer(tensor)): (id(layer), device)
         for name, layer in layers.items()
@@ -72,9 +71,9 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
             parts.append(Part(part_of[key], "slice", (device,)))
             count[layer] += 1
         parts = [*blueprint.parts, *parts]
-        sites = named([(part_of[id(node)], node) for node in running], prefix=True)
+        sites = named([(part_of[id(node)], node) for node in flow.calls])
     else:
-        sites = named([(None, node) for node in running], prefix=False)
+        sites = named([(None, node) for node in flow.calls])
         for site in sites:
             kind, device = (
                 ("input", "cpu") if site.node.is_input else ("branch", "auto")

@@ -16,8 +16,7 @@ from splitnet.core.replication import (
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.placement.run import Shared
-from splitnet.tf.reading.flatten import Flow
-from splitnet.tf.reading.source import Site
+from splitnet.tf.reading.flatten import Flow, Site
 from splitnet.tf.reading.variables import variables_of
 
 ATTRIBUTE = "_splitnet"

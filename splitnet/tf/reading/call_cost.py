@@ -9,11 +9,11 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from types import FunctionType
 from typing import Any
 
 import keras
+import numpy as np
 
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.rebuild import without
@@ -61,20 +61,14 @@ def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:
     if node.is_input:
         return Work()
     operation = node.operation
-    inputs = tuple(size_of(tensor, batch) for tensor in node.input_tensors)
-    outputs = tuple(size_of(tensor, batch) for tensor in node.outputs)
+    inputs = [size_of(tensor, batch) for tensor in node.input_tensors]
+    outputs = [size_of(tensor, batch) for tensor in node.outputs]
     own = getattr(operation, "variables", ())
-    sizes = (
-        *inputs,
-        *outputs,
-        *(Size(tuple(v.shape), str(v.dtype)) for v in own),
-    )
+    weights = [Size(tuple(v.shape), str(v.dtype)) for v in own]
+    sizes = (*inputs, *outputs, *weights)
     key = _key(node, sizes, training)
-    if key is None:
-        work = _trace(node, inputs, outputs, training)
-    else:  # equal calls of Keras' own layers are traced once
-        scaled = _SCALED.setdefault(key, Scaled())
-        work = scaled.cost(sizes, lambda: _trace(node, inputs, outputs, training))
+    scaled = _SCALED.setdefault(key, Scaled()) if key else Scaled()
+    work = scaled.cost(sizes, lambda: _trace(node, inputs, outputs, training))
     # A matrix product more for the gradient of each factor; other work once again.
     # Inside a layer of layers, a product's input comes from another layer.
     inside = keras_api.sublayers(operation) or [operation]
@@ -102,71 +96,65 @@ class Scaled:
 
     Most costs are sums over tensors of so much per element. So a call whose numbers of
     elements are a linear combination of those of traced calls costs the same
-    combination. That is checked against two more traces before it is used, and sums are
-    exact.
+    combination. That is checked against two more traces before it is used.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[Size, ...], Work] = {}
-        self._like: Work | None = None  # the first that was traced
-        # Sizes and sums in echelon form, each with the place of its leading 1.
-        self._rows: list[tuple[int, list[Fraction]]] = []
+        self._basis: list[tuple[list[float], Work]] = []  # elements of traced calls
         self._right = 0.0  # checks that a trace confirmed; negative: not linear
 
     def cost(self, sizes: tuple[Size, ...], trace: Callable[[], Work]) -> Work:
         """The cost of a call whose tensors have these sizes; traced if need be."""
         if sizes in self._known:
             return self._known[sizes]
-        counts = [1, *(size.elements for size in sizes)]
-        rest = self._reduced([*counts, *[0] * len(_SUMS)])
-        combined = not any(rest[: len(counts)])
-        guess = self._guess([-value for value in rest[len(counts) :]])
-        if combined and guess and self._right >= _CHECKS:
+        counts = [1.0, *(float(size.elements) for size in sizes)]
+        guess = self._combined(counts)
+        if guess and self._right >= _CHECKS and min(_sums(guess)) >= 0:
             self._known[sizes] = guess
             return guess
         work = self._known[sizes] = trace()
-        like = self._like = self._like or work
-        if combined:
-            self._right += 1 if guess == work else -math.inf
-        elif replace(work, **_sums(like)) == like:
+        like = guess or (self._basis[0][1] if self._basis else work)
+        alike = replace(work, **dict(zip(_SUMS, _sums(like)))) == like
+        if guess:
+            alike &= np.allclose(_sums(guess), _sums(work), rtol=1e-9, atol=0)
+            self._right += alike
+        elif alike:
             self._right = min(self._right, 0.0)
-            row = self._reduced([*counts, *_sums(work).values()])
-            place = next(i for i, value in enumerate(row) if value)
-            self._rows.append((place, [value / row[place] for value in row]))
-        else:
+            self._basis.append((counts, work))
+        if not alike:
             self._right = -math.inf
         return work
 
-    def _guess(self, sums: Sequence[Fraction]) -> Work | None:
-        """The cost with these sums; None if no call can have them."""
-        if self._like is None:
+    def _combined(self, counts: list[float]) -> Work | None:
+        """The cost by a combination of traced calls; None if there is none."""
+        if not self._basis or self._right < 0:
             return None
-        made = {
-            name: type(known)(value)
-            for (name, known), value in zip(_sums(self._like).items(), sums)
-        }
-        exact = all(value == made[name] >= 0 for name, value in zip(_SUMS, sums))
-        return replace(self._like, **made) if exact else None
+        rows = np.array([row for row, _ in self._basis]) / np.maximum(counts, 1)
+        wanted = np.minimum(counts, 1)
+        shares = np.linalg.lstsq(rows.T, wanted, rcond=None)[0]
+        if not np.allclose(shares @ rows, wanted, rtol=1e-9):
+            return None
+        like = self._basis[0][1]
+        exact = shares @ np.array([_sums(work) for _, work in self._basis])
+        sums = np.rint(exact)
+        if not np.allclose(sums, exact, rtol=1e-9, atol=1e-6):
+            sums[:] = -1  # no call can have it
+        kinds = map(type, _sums(like))
+        return replace(like, **{n: k(s) for n, k, s in zip(_SUMS, kinds, sums)})
 
-    def _reduced(self, row: Sequence[float]) -> list[Fraction]:
-        rest = list(map(Fraction, row))
-        for place, known in self._rows:
-            if factor := rest[place]:
-                rest = [a - factor * b for a, b in zip(rest, known)]
-        return rest
 
-
-def _sums(work: Work) -> dict[str, Any]:
-    return {name: getattr(work, name) for name in _SUMS}
+def _sums(work: Work) -> list[Any]:
+    return [getattr(work, name) for name in _SUMS]
 
 
 _SCALED: dict[str, Scaled] = {}
 
 
-def _key(node: Any, sizes: Sequence[Size], training: bool) -> str | None:
+def _key(node: Any, sizes: Sequence[Size], training: bool) -> str:
     """What the cost depends on besides sizes.
 
-    None if that cannot be written down: code of somebody else's, in a layer or as its
+    "" if that cannot be written down: code of somebody else's, in a layer or as its
     activation, or a configuration with functions or arrays.
     """
     operation = node.operation
@@ -174,29 +162,37 @@ def _key(node: Any, sizes: Sequence[Size], training: bool) -> str | None:
         codes = [value for value in vars(layer).values() if callable(value)]
         kinds = [c if isinstance(c, FunctionType) else type(c) for c in codes]
         if not keras_class(layer) or not all(map(keras_api.from_keras, kinds)):
-            return None
+            return ""
 
     def shape(value: Any) -> Any:
         if isinstance(value, keras.KerasTensor):
             return "tensor"
         return tuple(value.shape) if hasattr(value, "shape") else value
 
-    arguments = (node.arguments.args, node.arguments.kwargs)
-    ignored = ("name", "seed", "build_config", "shared_object_id")
+    text = configuration(operation)
+    what = (
+        type(operation).__qualname__,
+        text,
+        [v.trainable for v in getattr(operation, "variables", ())],
+        keras.tree.map_structure(shape, (node.arguments.args, node.arguments.kwargs)),
+        [(size.dtype, [n == 1 for n in size.shape]) for size in sizes],
+        training,
+    )
+    return text and repr(what)
+
+
+def configuration(
+    operation: Any, ignored: Sequence[str] = (), default: Any = None
+) -> str:
+    """An operation's configuration as JSON without names and seeds; "" if unknown."""
+    names = ("name", "seed", "build_config", "shared_object_id", *ignored)
     try:
         config = {k: v for k, v in vars(operation).items() if not k.startswith("_")}
         if isinstance(operation, keras.layers.Layer):
             config = operation.get_config()
-        what = (
-            without(config, ignored),
-            [v.trainable for v in getattr(operation, "variables", ())],
-            repr(keras.tree.map_structure(shape, arguments)),
-            [(size.dtype, [n == 1 for n in size.shape]) for size in sizes],
-            training,
-        )
-        return f"{type(operation).__qualname__} {json.dumps(what, sort_keys=True)}"
-    except Exception:  # the get_config of a layer inside may raise anything
-        return None
+        return json.dumps(without(config, names), sort_keys=True, default=default)
+    except Exception:  # a user's get_config may raise anything, or have any keys
+        return ""
 
 
 def _trace(
@@ -212,16 +208,17 @@ def _trace(
 
     recurrent = [x for x in keras_api.sublayers(operation) if hasattr(x, "use_cudnn")]
     choices = [layer.use_cudnn for layer in recurrent]
+    kinds = ("variables", "metrics_variables")
+    variables = [v for kind in kinds for v in getattr(operation, kind, ())]
     try:
         for layer in recurrent:  # a kernel of cuDNN hides the loop
             layer.use_cudnn = False
-        variables = [
-            *getattr(operation, "variables", ()),
-            *getattr(operation, "metrics_variables", ()),
-        ]
         return trace(call, inputs, variables)
     except Exception as error:  # somebody else's code may raise anything
-        _tell(operation.name, type(operation).__name__, type(error).__name__)
+        warn_once(
+            f"the cost of {operation.name!r} ({type(operation).__name__}) is guessed "
+            f"from its weights: tracing raised {type(error).__name__}"
+        )
         parameters = sum(math.prod(v.shape) for v in getattr(operation, "weights", ()))
         positions = math.prod(outputs[0].shape[:-1])
         return Work(2.0 * parameters * positions, saves_inputs=(*range(len(inputs)),))
@@ -231,20 +228,13 @@ def _trace(
 
 
 @functools.cache
-def _tell(name: str, kind: str, error: str) -> None:
-    """Log a guess, once for each layer."""
-    _LOG.warning(
-        "the cost of %r (%s) is guessed from its weights: tracing raised %s",
-        name,
-        kind,
-        error,
-    )
+def warn_once(message: str) -> None:
+    """Log what costs rest on, once."""
+    _LOG.warning(message)
 
 
-def kept_tensors(
-    calls: Sequence[tuple[Any, Work]], batch: int
-) -> dict[int, tuple[int, int]]:
-    """The tensors that calls keep, by id: the number of the call that pays, and bytes.
+def kept_bytes(calls: Sequence[tuple[Any, Work]], batch: int) -> list[int]:
+    """The bytes that each call keeps for the backward pass, each tensor counted once.
 
     Several calls may keep one tensor. Its maker pays if its own backward pass reads it,
     and else the first that does. Views have their input's memory.
@@ -255,12 +245,14 @@ def kept_tensors(
             first = node.input_tensors[0]
             whole = memory.get(id(first), first)
             memory |= {id(tensor): whole for tensor in node.outputs}
-    kept: dict[int, tuple[int, int]] = {}
+    found = [work.inner_bytes for _, work in calls]
+    counted: set[int] = set()
     for saves in ("saves_outputs", "saves_inputs"):
         for number, (node, work) in enumerate(calls):
             mine = node.outputs if saves == "saves_outputs" else node.input_tensors
             for place in getattr(work, saves):
                 tensor = memory.get(id(mine[place]), mine[place])
-                size = size_of(tensor, batch).bytes
-                kept.setdefault(id(tensor), (number, size))
-    return kept
+                if id(tensor) not in counted:
+                    counted.add(id(tensor))
+                    found[number] += size_of(tensor, batch).bytes
+    return found

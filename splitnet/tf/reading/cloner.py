@@ -7,7 +7,7 @@ rebuilt is used as it is.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from types import MethodType
 from typing import Any
 
@@ -17,7 +17,7 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError, listed, warn
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import from_keras, needs_memory, sublayers
-from splitnet.tf.reading.flatten import Blueprint, Flow, flow_of
+from splitnet.tf.reading.flatten import Blueprint, flow_of, run_again
 from splitnet.tf.reading.rebuild import (
     MODELS,
     NotRebuiltError,
@@ -32,40 +32,19 @@ from splitnet.tf.reading.variables import variables_of
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Clone:
-    """A model over copies of a blueprint's layers.
-
-    `flow` is what it runs, node for node as the blueprint's; `nodes` has the model's
-    node of each of the blueprint's, by its id. `reused` says by name which layers are
-    the user's own, and why they could not be rebuilt.
-    """
-
-    model: Any
-    flow: Flow
-    nodes: dict[int, Any]
-    reused: dict[str, str]
-
-
 def clone(
     blueprint: Blueprint,
-    device_of: Callable[[Any], str | None] | None = None,
+    device_of: Callable[[Any], str | None],
     *,
     copy: bool = True,
     move: bool = True,
-) -> Clone:
+) -> Blueprint:
     """Make the model of a blueprint anew, each layer under the device of its weights.
 
     Weights have the values that the source's have or would be initialized with, and
-    its order, names and paths. Random states are left as they were found.
-
-    Args:
-        blueprint: the form of a source.
-        device_of: the TensorFlow device of a layer's weights; None or "" for that of
-            the nested model around it, or the default device.
-        copy: False to use the user's layers themselves.
-        move: whether the variables of layers that are used themselves go to their
-            devices; a placed model that has these layers would be moved too.
+    its order, names and paths. Random states are left as they were found. `move` says
+    whether the variables of layers that are used themselves go to their devices: a
+    placed model that has these layers would be moved too. For the others see `Cloner`.
 
     Raises:
         DeclarationError: a layer hides variables, or has no values and no
@@ -82,8 +61,8 @@ def clone(
     if move:
         cloner.move_used()
     flow = flow_of(model, blueprint.flow.nested)
-    for old, new in zip(blueprint.flow.nodes, flow.nodes, strict=True):
-        nodes.setdefault(id(old), new)
+    pairs = zip(blueprint.flow.nodes, flow.nodes, strict=True)
+    nodes = {id(old): new for old, new in pairs} | nodes
     if cloner.reused:
         warn(
             listed(
@@ -93,7 +72,8 @@ def clone(
                 [f"{name}: {why}" for name, why in cloner.reused.items()],
             )
         )
-    return Clone(model, flow, nodes, cloner.reused)
+    sites = tuple(replace(s, node=nodes[id(s.node)]) for s in blueprint.sites)
+    return replace(blueprint, model=model, flow=flow, sites=sites, reused=cloner.reused)
 
 
 class Cloner:
@@ -104,7 +84,7 @@ class Cloner:
 
     Args:
         device_of: the TensorFlow device of an original layer's weights; None or "" for
-            that of what surrounds it. Without it no device is named at all.
+            that of what surrounds it.
         copy: whether layers with values are copied, or used as they are.
         originals: the user's layer that a layer of a template stands for, by its id.
 
@@ -113,7 +93,7 @@ class Cloner:
 
     def __init__(
         self,
-        device_of: Callable[[Any], str | None] | None = None,
+        device_of: Callable[[Any], str | None] = lambda layer: None,
         *,
         copy: bool = True,
         originals: Mapping[int, Any] | None = None,
@@ -123,7 +103,6 @@ class Cloner:
         self._originals = originals or {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # original and copy
         self._used: dict[int, str] = {}  # devices of layers that are used as they are
-        self._shared: dict[int, tuple[Any, Any]] = {}
         self._filled: set[int] = set()  # copies
 
     def of(self, operation: Any) -> Any:
@@ -140,69 +119,43 @@ class Cloner:
         differ, the layer itself takes the copy's place.
         """
         with self._on(operation):
-            copy = self.of(operation)
+            copy, source = self.of(operation), self._source(operation)
             if id(operation) in self._used:
                 with keras_api.with_values():
                     return copy(*args, **kwargs)
             if not _is_leaf(operation) or id(copy) in self._filled:
                 return copy(*args, **kwargs)
             try:
-                return self._call_first(operation, copy, args, kwargs)
+                with self._building(operation, copy):
+                    made = copy(*args, **kwargs)
+                if source.built:
+                    check_alike(source, copy)
             except NotRebuiltError as error:
-                self._use(operation, str(error))
-            return self.call(operation, args, kwargs)
-
-    def _call_first(self, operation: Any, copy: Any, args: Any, kwargs: Any) -> Any:
-        """What the copy of a layer returns, which is built and filled by that.
-
-        Keras' own layers are built without memory, which would hold values for nothing;
-        a class of a user may look at values while it is built.
-
-        Raises:
-            NotRebuiltError: it does not do what its original does.
-        """
-        source = self._source(operation)
-        bare = (
-            self._device_of is not None
-            and operation.built
-            and not copy.built
-            and all(map(from_keras, sublayers(operation)))
-            and not hasattr(operation, "adapt")
-            and not getattr(operation, "stateful", False)
-        )
-        try:
-            with keras_api.without_values() if bare else contextlib.nullcontext():
-                made = copy(*args, **kwargs)
-        except Exception as error:  # whatever a user's layer raises
-            if not source.built or from_keras(source) or needs_memory(error):
-                raise
-            why = f"a copy cannot be called: {type(error).__name__}"
-            raise NotRebuiltError(why) from error
-        if source.built:
-            check_alike(source, copy)
-        if operation.built:
-            self._fill(operation, copy)
-        self._filled.add(id(copy))
-        return made
+                why = str(error)
+            except Exception as error:  # whatever a user's layer raises
+                if not source.built or from_keras(source) or needs_memory(error):
+                    raise
+                why = f"a copy cannot be called: {type(error).__name__}"
+            else:
+                if operation.built:
+                    self._fill(operation, copy)
+                self._filled.add(id(copy))
+                return made
+            self._use(operation, why)
+        return self.call(operation, args, kwargs)
 
     def replay(
         self, model: Any, inputs: Any, call: Callable[..., Any] | None = None
     ) -> tuple[Any, dict[int, Any]]:
         """Call the copies of all operations of a functional model in its own order.
 
-        Returns:
-            The symbolic outputs in the model's structure, and the new tensor of each
-            old one by its id.
+        Returns the symbolic outputs in the model's structure, and the new tensor of
+        each old one by its id.
         """
-        tensors = {
-            id(old): new for old, new in zip(model.inputs, keras.tree.flatten(inputs))
-        }
+        given = zip(model.inputs, keras.tree.flatten(inputs))
+        tensors = {id(old): new for old, new in given}
         running = keras_api.nodes_of(model)
-        for node in running:
-            args, kwargs = node.arguments.fill_in(tensors)
-            outputs = (call or self.call)(node.operation, args, kwargs)
-            flat = keras.tree.flatten(outputs)
-            tensors.update({id(old): new for old, new in zip(node.outputs, flat)})
+        run_again(running, tensors, call or self.call)
         for old in [tensor for node in running for tensor in node.outputs]:
             mask = keras_api.mask_of(old)
             if id(mask) in tensors:
@@ -242,12 +195,11 @@ class Cloner:
 
     def pairs(self) -> Iterator[tuple[Any, Any]]:
         """Pairs of (variable of an original, variable of its copy), each once."""
-        seen: set[int] = set()
+        found: dict[int, tuple[Any, Any]] = {}
         for original, copy in self._leaves():
             for mine, its in zip(variables_of(original), variables_of(copy)):
-                if id(its) not in seen:
-                    seen.add(id(its))
-                    yield mine, its
+                found.setdefault(id(its), (mine, its))
+        yield from found.values()
 
     def carry_assets(self) -> None:
         """Copy what layers keep besides variables: vocabularies, constants."""
@@ -260,7 +212,7 @@ class Cloner:
 
         What their functions have traced are the variables at their old place.
         """
-        for number, device in self._used.items() if self._device_of else ():
+        for number, device in self._used.items():
             layer = self._copies[number][1]
             for variable in [*variables_of(layer), *layer.metrics_variables]:
                 if device and not keras_api.lives_on(variable, device):
@@ -268,10 +220,12 @@ class Cloner:
             for inner in sublayers(layer):
                 tf_api.forget_traces(inner, held_functions(inner))
 
-    def _leaves(self) -> Iterator[tuple[Any, Any]]:
-        for number, (original, copy) in list(self._copies.items()):
-            if number not in self._used and _is_leaf(original):
-                yield original, copy
+    def _leaves(self) -> list[tuple[Any, Any]]:
+        return [
+            (original, copy)
+            for number, (original, copy) in self._copies.items()
+            if number not in self._used and _is_leaf(original)
+        ]
 
     # How single copies are made
 
@@ -287,14 +241,12 @@ class Cloner:
             first = []
             if operation.built and operation.inputs:
                 first = [input_like(operation.inputs[0])]
-                self.replay(keras_api.functional_inside(operation), first[0])
+                self.replay(keras_api.functional_inside(operation), first)
             layers = [self.beside(layer) for layer in operation.layers]
             copy = keras.Sequential([*first, *layers], name=operation.name)
             copy.trainable = operation.trainable
         elif isinstance(operation, keras_api.Functional):
             copy = self.model(operation)[0]
-        elif id(operation) in self._shared:
-            copy = self._shared[id(operation)][1]
         else:
             source = self._source(operation)
             try:
@@ -304,17 +256,13 @@ class Cloner:
             except NotRebuiltError as error:
                 self._use(operation, str(error))
                 return
-            share_parts(operation, copy, self._shared)
+            share_parts(operation, copy, self._copies)
             if not operation.built:  # seeds
                 self._fill(operation, copy)
         self._copies[id(operation)] = operation, copy
 
     def _use(self, layer: Any, why: str = "") -> None:
-        """Use a layer as it is.
-
-        Raises:
-            DeclarationError: the layer was made inside a function, without values.
-        """
+        """Use a layer as it is; one that a function made has no values to use."""
         source, kind = self._source(layer), type(layer)
         if not self._has_values(layer):
             raise DeclarationError(
@@ -332,6 +280,20 @@ class Cloner:
                 with self._on(one):
                     self._use(one)
 
+    def _building(self, operation: Any, copy: Any) -> Any:
+        """Build the copy of a Keras layer without memory: it would hold values twice.
+
+        A class of a user may look at values while it is built.
+        """
+        bare = (
+            operation.built
+            and not copy.built
+            and all(map(from_keras, sublayers(operation)))
+            and not hasattr(operation, "adapt")
+            and not getattr(operation, "stateful", False)
+        )
+        return keras_api.without_values() if bare else contextlib.nullcontext()
+
     def _fill(self, original: Any, copy: Any) -> None:
         """Give a copy's variables the values that its original has or would have."""
         for old, new in zip(variables_of(original), variables_of(copy)):
@@ -345,7 +307,7 @@ class Cloner:
         return all(map(keras_api.has_value, variables_of(self._source(layer))))
 
     def _on(self, layer: Any) -> Any:
-        device = self._device_of(layer) if self._device_of is not None else None
+        device = self._device_of(layer)
         return tf.device(device) if device else contextlib.nullcontext()
 
 
@@ -379,49 +341,44 @@ def functional(
     inputs: Any,
     outputs: Any,
     tensors: Mapping[int, Any] | None = None,
-    copy_of: Callable[[Any], Any] | None = None,
+    copy_of: Callable[[Any], Any] = lambda layer: layer,
 ) -> Any:
     """A functional model of the same class and name, over other tensors.
 
     It has the attributes of the model that are not Keras' own: tensors as `tensors`
     replaces them, by their ids, and layers as `copy_of` does.
     """
-    sequential = isinstance(model, keras.Sequential)
-    kind = keras_api.Functional if sequential else type(model)
-    made = kind.__new__(kind)
+    made = type(model).__new__(type(model))
     keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
     if not model.trainable:
         made.trainable = False
-    if sequential:
-        return made
     known = {id(old): new for old, new in zip(model.inputs, made.inputs)}
     known |= tensors or {}
 
     def copied(value: Any) -> Any:
         """A copy of what belongs to the model; anything else as it is."""
-        if isinstance(value, keras.KerasTensor):
-            return known.get(id(value), value)
-        if isinstance(value, keras.Variable):
-            with keras_api.with_values():
-                return keras.Variable(
-                    tf.identity(value.value),
-                    dtype=value.dtype,
-                    trainable=value.trainable,
-                    name=value.name,
-                )
-        if isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
-            with keras_api.with_values():
-                return type(value).from_config(value.get_config())
-        if isinstance(value, keras.layers.Layer) and copy_of is not None:
-            return copy_of(value)
-        if isinstance(value, MethodType) and value.__self__ is model:
-            return MethodType(value.__func__, made)
         if isinstance(value, dict):
             return {key: copied(item) for key, item in value.items()}
         if type(value).__name__ in ("list", "TrackedList"):
             return [copied(item) for item in value]
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
             return tuple(copied(item) for item in value)  # TensorFlow wraps tuples
+        if isinstance(value, keras.KerasTensor):
+            return known.get(id(value), value)
+        if isinstance(value, keras.layers.Layer):
+            return copy_of(value)
+        if isinstance(value, MethodType) and value.__self__ is model:
+            return MethodType(value.__func__, made)
+        with keras_api.with_values():
+            if isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
+                return type(value).from_config(value.get_config())
+            if isinstance(value, keras.Variable):
+                return keras.Variable(
+                    tf.identity(value.value),
+                    dtype=value.dtype,
+                    trainable=value.trainable,
+                    name=value.name,
+                )
         return value
 
     own = vars(model)

@@ -6,8 +6,8 @@ They are the calls that Keras would make inside it, with the same arguments.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import keras
@@ -20,14 +20,23 @@ from splitnet.tf.internals import keras_api
 class InnerNode:
     """A call inside an expanded model, or on tensors of other sizes, like a Keras node.
 
-    `path` is that of the expanded model, with a slash at its end.
+    Its outputs are symbolic tensors like `specs`; `path` is that of the expanded model,
+    with a slash at its end.
     """
 
     operation: Any
     arguments: Any
-    path: str
-    outputs: list[Any] = field(default_factory=list)
+    specs: InitVar[Iterable[Any]]
+    path: str = ""
     is_input: bool = False
+    outputs: list[Any] = field(init=False, default_factory=list)
+
+    def __post_init__(self, specs: Iterable[Any]) -> None:
+        """Make the outputs."""
+        for x in specs:
+            tensor = keras.KerasTensor(x.shape, x.dtype, sparse=x.sparse, name=x.name)
+            keras_api.set_producer(tensor, self)
+            self.outputs.append(tensor)
 
     @property
     def input_tensors(self) -> list[Any]:
@@ -37,14 +46,20 @@ class InnerNode:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """What a model runs: `nodes` in running order, without those of its inputs.
+    """What a model runs: `nodes` in running order, and those of its `inputs` before.
 
     `outputs` are symbolic tensors, flat; `nested` says what it does with models inside.
     """
 
+    inputs: list[Any]
     nodes: list[Any]
     outputs: list[Any]
     nested: str
+
+    @property
+    def calls(self) -> list[Any]:
+        """All nodes in running order."""
+        return [*self.inputs, *self.nodes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +77,8 @@ class Blueprint:
 
     `flow` is what it runs, `sites` holds a site per call, inputs first; `towers` the
     parts that are replicated. `originals` are the user's layers, by the ids of the
-    layers without values that stand for them in `model`. `declared` says that the
-    parts are a net's branches.
+    layers without values that stand for them in `model`; `reused` says why the user's
+    own layers are in it, by their names. `declared`: the parts are a net's branches.
     """
 
     name: str
@@ -73,7 +88,46 @@ class Blueprint:
     sites: tuple[Site, ...]
     towers: Mapping[str, Towers] = field(default_factory=dict)
     originals: Mapping[int, Any] = field(default_factory=dict)
+    reused: Mapping[str, str] = field(default_factory=dict)
     declared: bool = False
+
+
+def named(pairs: Iterable[tuple[str | None, Any]]) -> tuple[Site, ...]:
+    """Name each call for its layer; a second call of it is "name@2".
+
+    A call inside an expanded model is "model/name", one of a net "branch/name"; pairs
+    of a net have the branch, of other models None: each call is a part.
+    """
+    taken: Counter[str] = Counter()
+    sites = []
+    for part, node in pairs:
+        name = getattr(node, "path", "") + node.operation.name
+        if part is not None and not node.is_input:
+            name = f"{part}/{name}"
+        call = counted(name, taken)
+        sites.append(Site(call, call if part is None else part, node))
+    return tuple(sites)
+
+
+def counted(name: str, taken: Counter[str]) -> str:
+    """A unique name: the second "dense" is "dense@2"."""
+    taken[name] += 1
+    return name if taken[name] == 1 else f"{name}@{taken[name]}"
+
+
+def run_again(
+    nodes: Iterable[Any], tensors: dict[int, Any], call: Callable[..., Any]
+) -> None:
+    """Call the operations of nodes again, on the tensors that `tensors` has by ids.
+
+    It gets those that they make; what it lacks is what it was.
+    """
+    for node in nodes:
+        for tensor in node.input_tensors:
+            tensors.setdefault(id(tensor), tensor)
+        args, kwargs = node.arguments.fill_in(tensors)
+        made = keras.tree.flatten(call(node.operation, args, kwargs))
+        tensors.update({id(old): new for old, new in zip(node.outputs, made)})
 
 
 def flow_of(
@@ -96,9 +150,7 @@ def flow_of(
         for node in keras_api.nodes_of(one):
             inner = _inside(node, tensors) if nested == "expand" else None
             if inner is not None:
-                name = path + node.operation.name
-                times[name] += 1
-                below = name if times[name] == 1 else f"{name}@{times[name]}"
+                below = counted(path + node.operation.name, times)
                 told = node.arguments.kwargs.get("training")
                 given = keras.tree.flatten(node.arguments.args[0])
                 local = {id(a): tensors[id(b)] for a, b in zip(inner.inputs, given)}
@@ -111,10 +163,11 @@ def flow_of(
                 made = call.outputs
             tensors.update({id(old): new for old, new in zip(node.outputs, made)})
 
-    own = model.inputs
-    tensors = {id(old): new for old, new in zip(own, own if inputs is None else inputs)}
+    given = model.inputs if inputs is None else inputs
+    tensors = {id(old): new for old, new in zip(model.inputs, given)}
     follow(model, tensors)
-    return Flow(nodes, [tensors[id(tensor)] for tensor in model.outputs], nested)
+    outputs = [tensors[id(tensor)] for tensor in model.outputs]
+    return Flow([*map(keras_api.producer, given)], nodes, outputs, nested)
 
 
 def _inside(node: Any, tensors: Mapping[int, Any]) -> Any:
@@ -123,44 +176,40 @@ def _inside(node: Any, tensors: Mapping[int, Any]) -> Any:
     None for what runs code of its own, or changes its inputs first, by a cast, another
     rank or a mask.
     """
-    operation, dtype = node.operation, None
+    operation, kind = node.operation, type(node.operation)
     if isinstance(operation, keras.Sequential):
-        base, dtype = keras.Sequential, operation.compute_dtype
-        inner = keras_api.functional_inside(operation)
+        base, inner = keras.Sequential, keras_api.functional_inside(operation)
+        dtype = operation.compute_dtype
     elif isinstance(operation, keras_api.Functional):
-        base, inner = keras_api.Functional, operation
+        base, inner, dtype = keras_api.Functional, operation, None
     else:
         return None
-    kind = type(operation)
     args, kwargs = node.arguments.args, node.arguments.kwargs
-    given = keras.tree.flatten(args[:1])
-    if (
-        inner is None
-        or kind.call is not base.call
-        or kind.__call__ is not base.__call__
-        or operation.activity_regularizer is not None
-        or len(args) != 1
-        or not {*kwargs} <= {"training", "mask"}
-        or not all(isinstance(one, keras.KerasTensor) for one in given)
-        or len(given) != len(inner.inputs)
-    ):
+    given = keras.tree.flatten(args)
+    plain = (
+        inner is not None
+        and (kind.call, kind.__call__) == (base.call, base.__call__)
+        and operation.activity_regularizer is None
+        and len(args) == 1
+        and {*kwargs} <= {"training", "mask"}
+        and all(isinstance(one, keras.KerasTensor) for one in given)
+        and len(given) == len(inner.inputs)
+        and (len(given) == 1 or _structure(args[0]) == _structure(inner.input))
+    )
+    masks = {id(one) for one in keras.tree.flatten(kwargs.get("mask"))} - {id(None)}
+    if not plain or masks - {id(keras_api.mask_of(one)) for one in given}:
         return None
-    zeros = [keras.tree.map_structure(lambda _: 0, s) for s in (args[0], inner.input)]
-    carried = {id(keras_api.mask_of(one)) for one in given}
-    masks = {id(one) for one in keras.tree.flatten(kwargs.get("mask"))}
-    if (len(given) > 1 and zeros[0] != zeros[1]) or masks - carried - {id(None)}:
-        return None
-    for old, wanted in zip(given, inner.inputs):
-        actual = tensors[id(old)]
-        floating = keras.backend.is_float_dtype(actual.dtype)
-        if (
-            len(actual.shape) != len(wanted.shape)
-            or actual.sparse != wanted.sparse
-            or actual.dtype != wanted.dtype
-            or (floating and dtype not in (None, wanted.dtype))
-        ):
-            return None
-    return inner
+    same = all(
+        len(actual.shape) == len(wanted.shape)
+        and (actual.sparse, actual.dtype) == (wanted.sparse, wanted.dtype)
+        and (dtype in (None, wanted.dtype) or "float" not in actual.dtype)
+        for actual, wanted in zip([tensors[id(t)] for t in given], inner.inputs)
+    )
+    return inner if same else None
+
+
+def _structure(tensors: Any) -> Any:
+    return keras.tree.map_structure(lambda _: 0, tensors)
 
 
 def _moved(
@@ -175,26 +224,7 @@ def _moved(
     if training is not None and isinstance(operation, keras.layers.Layer):
         kwargs = kwargs | {"training": training}
     arguments = keras_api.SymbolicArguments(*args, **kwargs)
-    return inner_node(operation, specs, arguments, path)
-
-
-def inner_node(
-    operation: Any, specs: Sequence[Any], arguments: Any = None, path: str = ""
-) -> InnerNode:
-    """A call that makes symbolic tensors like `specs`; without arguments an input."""
-    made = InnerNode(
-        operation,
-        arguments or keras_api.SymbolicArguments(),
-        path,
-        is_input=arguments is None,
-    )
-    for spec in specs:
-        tensor = keras.KerasTensor(
-            spec.shape, spec.dtype, sparse=spec.sparse, name=spec.name
-        )
-        keras_api.set_producer(tensor, made)
-        made.outputs.append(tensor)
-    return made
+    return InnerNode(operation, arguments, specs, path)
 
 
 def is_sparse(tensor: Any) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from splitnet.core.errors import DeclarationError, listed
-from splitnet.core.graph import Call, Graph, Part
+from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan
 from splitnet.core.replication import collapse, fold
 from splitnet.tf.reading.flatten import Blueprint, Site
@@ -28,44 +28,45 @@ def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
     return blueprint_of(source, "expand" if expanded else "keep")
 
 
-def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
+def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
     """The source's calls under the names and parts that the plan gave them.
 
     Raises:
         DeclarationError: the plan was made from another model; says what differs.
     """
-    graph, towers = plan.graph, plan.graph.towers
-    whole = bool(towers) and not blueprint.towers
-    calls = fold(graph)
+    graph = plan.graph
+    calls, plain = fold(graph), collapse(graph)
     source = structure_of(sized(blueprint), graph.batch)
-    planned, lines = _described(calls, collapse(graph))
-    here, own = _described(source.calls, source)
-    faults = []
-    if blueprint.declared and not whole:
-        faults = _changes(
-            _branches(graph.parts, towers), _branches(blueprint.parts, towers)
-        )
+    # Towers of a whole model have no branches.
+    same = blueprint.declared and (blueprint.towers or not graph.towers)
+    branches = ({*plain.part, *source.part} - {*graph.towers}) if same else ()
+    planned, planned_lines = _described(calls, plain, branches)
+    here, own_lines = _described(source.calls, source, branches)
     if planned != here:
-        faults += _changes(lines, own) or ["its calls are connected otherwise"]
-    if faults:
+        sides = {"-": "in the plan only", "+": "in the model only"}
+        changes = difflib.unified_diff(planned_lines, own_lines, n=0, lineterm="")
+        faults = [f"{sides[x[0]]}: {x[1:]}" for x in [*changes][2:] if x[0] in sides]
         more = [f"and {len(faults) - _SAID} more"] if len(faults) > _SAID else []
         raise DeclarationError(
             listed(
                 f"the plan of {graph.name!r} was not made from model "
                 f"{blueprint.name!r}: plan it again, or emit what was planned.",
-                [*faults[:_SAID], *more],
+                [*faults[:_SAID], *more] or ["its calls are connected otherwise"],
             )
         )
-    return [
+    return tuple(
         Site(call.name, call.part, site.node)
         for call, site in zip(calls, blueprint.sites, strict=True)
-    ]
+    )
 
 
-def _described(calls: Sequence[Call], graph: Graph) -> tuple[list[Any], list[str]]:
+def _described(
+    calls: Sequence[Call], graph: Graph, branches: Container[str]
+) -> tuple[list[Any], list[str]]:
     """What each call is and reads, whatever its batch: to compare, and as a line.
 
-    Lines name calls without the numbers that Keras counts.
+    Also the branch it is in, with its constraints, if that is one of `branches`. Lines
+    name calls without the numbers that Keras counts.
     """
     shapes = {weight.name: weight.shape for weight in graph.weights}
     number = {call.name: i for i, call in enumerate(calls)}
@@ -80,29 +81,13 @@ def _described(calls: Sequence[Call], graph: Graph) -> tuple[list[Any], list[str
         own = ", ".join(map(str, sorted(shapes[name] for name in call.weights)))
         text = f"{f'{call.kind} {call.settings}'.rstrip()}, outputs {made}"
         text += f", weights {own}" if own else ""
+        if call.part in branches:
+            part = graph.part[call.part]
+            asked = {"branch": [part.name]}
+            asked |= {what: getattr(part, what) for what in ("on", "near", "apart")}
+            text += "".join(f", {k} {', '.join(v)}" for k, v in asked.items() if v)
         given = sorted(reads[call.name])
-        keys.append((text, given))
         read = ", ".join(names[source] for source, _ in given)
+        keys.append((text, given))
         lines.append(f"{name!r}: {text}" + (f", reads {read}" if read else ""))
     return keys, lines
-
-
-def _branches(parts: Sequence[Part], towers: Container[str]) -> list[str]:
-    """A line for each branch of a net with its constraints, without towers."""
-    return sorted(
-        f"branch {part.name!r}"
-        + "".join(
-            f", {what}={', '.join(names)}"
-            for what in ("on", "near", "apart")
-            if (names := getattr(part, what))
-        )
-        for part in parts
-        if part.name not in towers and part.kind not in ("tower", "weights")
-    )
-
-
-def _changes(planned: list[str], here: list[str]) -> list[str]:
-    """The lines that one side has alone."""
-    sides = {"-": "in the plan only", "+": "in the model only"}
-    changes = [*difflib.unified_diff(planned, here, n=0, lineterm="")]
-    return [f"{sides[x[0]]}: {x[1:]}" for x in changes[2:] if x[0] in sides]

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import weakref
 from collections.abc import Callable, Container, Iterator
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -18,6 +17,7 @@ from splitnet.core.net import Branch, Net, Ref, raise_faults
 from splitnet.core.replication import tower_part
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.cloner import Cloner
+from splitnet.tf.reading.flatten import Blueprint, flow_of, named, run_again
 from splitnet.tf.reading.rebuild import held_layers
 from splitnet.tf.sharding.cut import cut_layer
 from splitnet.tf.sharding.heads import ATTENTION
@@ -31,7 +31,8 @@ def trace_of(net: Net, upto: int) -> "NetTrace":
     def follow() -> NetTrace:
         trace = _TRACES.setdefault(net, NetTrace())
         try:
-            trace.follow(net, upto)
+            for branch in net.branches[len(trace.results) : upto + 1]:
+                trace.results.append(trace.result(branch))
         except Exception:
             del _TRACES[net]
             raise
@@ -57,16 +58,11 @@ class NetTrace:
         self._bodies: dict[int, tuple[Any, Any, list[Any], Any]] = {}
         self._users: dict[int, Branch] = {}  # the first of each layer
 
-    def follow(self, net: Net, upto: int) -> None:
-        """Call the bodies of all branches up to number `upto` that were not called."""
-        for branch in net.branches[len(self.results) : upto + 1]:
-            self.results.append(self._result(branch))
-
     def look_up(self, value: Any) -> Any:
         """Replace references by their tensors; None where one of them failed."""
         if isinstance(value, dict):
             made = {key: self.look_up(item) for key, item in value.items()}
-            return None if any(v is None for v in made.values()) else made
+            return None if any(item is None for item in made.values()) else made
         if isinstance(value, list | tuple):
             items = [self.look_up(item) for item in value]
             if any(item is None for item in items):
@@ -87,66 +83,46 @@ class NetTrace:
                 return None
         return found
 
-    def _result(self, branch: Branch) -> Any:
+    def result(self, branch: Branch) -> Any:
         """What a branch returns; None, and a fault, if it cannot be applied."""
-        if branch.kind == "input":
-            return self._input(branch)
+        entry = branch.kind == "input"
         inputs = self.look_up(branch.inputs)
-        if inputs is None or not branch.sources:
+        if not entry and (inputs is None or not branch.sources):
             return None
-        who = f"{branch.where}: {branch.kind} {branch.name!r}"
         try:
-            outputs = self._apply(branch, branch.body, inputs)
-        except SplitnetError as error:
-            self.faults.append(f"{who}: {error}")
-            return None
+            if entry:
+                made = keras.Input(branch.shape, dtype=branch.dtype, name=branch.name)
+            else:
+                made = self._apply(branch, branch.body, inputs)
+            flat = keras.tree.flatten(made)
+            if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
+                raise SplitnetError(
+                    f"its body returned {made!r}; it must return a tensor, or a tuple, "
+                    "list or dict of tensors."
+                )
         except Exception as error:  # whatever a layer or a user's function raises
             if keras_api.needs_memory(error):
                 raise
-            shapes = ", ".join(str(tuple(t.shape)) for t in keras.tree.flatten(inputs))
-            hint = ""
+            shapes = [str(getattr(t, "shape", t)) for t in keras.tree.flatten(inputs)]
+            why = f"its body cannot be applied to inputs of shape {', '.join(shapes)}"
+            if entry:
+                why = f"shape {branch.shape} and dtype {branch.dtype!r} cannot be"
+            why += f": {type(error).__name__}: {first_line(error)}"
             if type(branch.body).__name__ in ATTENTION:
-                hint = ". It reads [query, value] or [query, value, key]"
-            self.faults.append(
-                f"{who}: its body cannot be applied to inputs of shape {shapes}: "
-                f"{type(error).__name__}: {first_line(error)}{hint}"
-            )
-            return None
-        flat = keras.tree.flatten(outputs)
-        if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
-            self.faults.append(
-                f"{who}: its body returned {outputs!r}; it must return a tensor, or a "
-                "tuple, list or dict of tensors."
-            )
+                why += ". It reads [query, value] or [query, value, key]"
+            why = str(error) if isinstance(error, SplitnetError) else why
+            self.faults.append(f"{branch.where}: {branch.kind} {branch.name!r}: {why}")
             return None
         for node in _nodes_between(flat, self._known):
             self.part_of.setdefault(id(node), branch.name)
             self._known |= {id(tensor): tensor for tensor in node.outputs}
-        return outputs
-
-    def _input(self, branch: Branch) -> Any:
-        try:
-            tensor = keras.Input(branch.shape, dtype=branch.dtype, name=branch.name)
-        except Exception as error:  # Keras names what is wrong with shape or dtype
-            self.faults.append(
-                f"{branch.where}: input {branch.name!r} with shape {branch.shape} and "
-                f"dtype {branch.dtype!r} cannot be: {first_line(error)}"
-            )
-            return None
-        self.part_of[id(keras_api.producer(tensor))] = branch.name
-        self._known[id(tensor)] = tensor
-        return tensor
+        return made
 
     def _apply(self, branch: Branch, body: Any, inputs: Any) -> Any:
         if branch.slices:  # each a part of its own
-            made, outputs = cut_layer(
-                body,
-                len(branch.slices),
-                inputs,
-                self.cloner,
-                lambda layer, given: _call(layer, layer.call, given),
-            )
             self._note_user(branch, body)
+            count, copies = len(branch.slices), self.cloner
+            made, outputs = cut_layer(body, count, inputs, copies, _call)
             for number, tensor in enumerate(made):
                 node = keras_api.producer(tensor)
                 self.part_of[id(node)] = tower_part(branch.name, number)
@@ -156,26 +132,32 @@ class NetTrace:
                 inputs = self._apply(branch, one, inputs)
             return inputs
         if isinstance(body, keras.Operation):
-            return _call(self._calls(branch, body), body.call, inputs)
+            return _call(self._calling(branch, body), inputs, body.call)
         if inspect.isclass(body) or not callable(body):
             raise SplitnetError(
                 f"its body is {body!r}; it must be a layer (an instance, no class), a "
                 "list of layers, a keras.Model, or a function of symbolic tensors."
             )
-        if id(body) in self._bodies:  # a second branch repeats what the first did
-            _, taken, nodes, outputs = self._bodies[id(body)]
-            return _repeat(nodes, taken, inputs, outputs)
-        layers = held_layers(body)
-        with _redirected(layers, [self._calls(branch, layer) for layer in layers]):
-            outputs = _call(body, body, inputs)
-        flat = keras.tree.flatten(outputs)
-        if all(isinstance(t, keras.KerasTensor) for t in flat):
-            nodes = _nodes_between(flat, self._known)
-            self._bodies[id(body)] = (body, inputs, nodes, outputs)
-        return outputs
+        if id(body) not in self._bodies:
+            with contextlib.ExitStack() as redirected:
+                for layer in held_layers(body):
+                    call = self._calling(branch, layer)
+                    redirected.enter_context(_redirected(layer, call))
+                outputs = _call(body, inputs)
+            flat = keras.tree.flatten(outputs)
+            if all(isinstance(t, keras.KerasTensor) for t in flat):
+                nodes = _nodes_between(flat, self._known)
+                self._bodies[id(body)] = (body, inputs, nodes, outputs)
+            return outputs
+        # A second branch repeats what the first did.
+        _, taken, nodes, outputs = self._bodies[id(body)]
+        old, new = map(keras.tree.flatten, (taken, inputs))
+        tensors = {id(one): other for one, other in zip(old, new)}
+        run_again(nodes, tensors, lambda one, args, kwargs: one(*args, **kwargs))
+        return keras.tree.map_structure(lambda t: tensors.get(id(t), t), outputs)
 
-    def _calls(self, branch: Branch, operation: Any) -> Callable[..., Any]:
-        """A function that calls the copy of an operation in a branch."""
+    def _calling(self, branch: Branch, operation: Any) -> Callable[..., Any]:
+        """A function that calls the copy of an operation."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self._note_user(branch, operation)
@@ -184,11 +166,7 @@ class NetTrace:
         return call
 
     def _note_user(self, branch: Branch, operation: Any) -> None:
-        """Note which branch uses a layer.
-
-        Raises:
-            SplitnetError: one branch cuts it and another uses it: it would not be one.
-        """
+        """Refuse a layer that one branch cuts and another uses: it would not be one."""
         for layer in keras_api.sublayers(operation):
             first = self._users.setdefault(id(layer), branch)
             if first is not branch and (first.slices or branch.slices):
@@ -200,70 +178,48 @@ class NetTrace:
 
 
 @contextlib.contextmanager
-def _redirected(layers: list[Any], calls: list[Callable[..., Any]]) -> Iterator[None]:
-    """While a function runs, calls of the layers that it holds go to their copies.
+def _redirected(layer: Any, call: Callable[..., Any]) -> Iterator[None]:
+    """Let calls of a layer go to its copy, while a function that holds it runs.
 
-    Python looks for `__call__` on a class, so each of these objects is of a subclass
-    for the moment, and of its plain class again while it is copied; no class of Keras
-    is changed.
+    Python looks for `__call__` on a class, so the layer is of a subclass for the
+    moment, and of its plain class again while it is copied; no class of Keras is
+    changed.
     """
+    kind = type(layer)
 
-    def redirection(kind: type, call: Callable[..., Any]) -> type:
-        def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
-            own = type(self)
-            object.__setattr__(self, "__class__", kind)
-            try:
-                return call(*args, **kwargs)
-            finally:
-                object.__setattr__(self, "__class__", own)
+    def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = type(self)
+        object.__setattr__(self, "__class__", kind)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            object.__setattr__(self, "__class__", own)
 
-        plain = {"__call__": redirected, "__module__": kind.__module__}
-        return type(kind.__name__, (kind,), plain)
-
-    kinds = [type(layer) for layer in layers]
-    for layer, kind, call in zip(layers, kinds, calls):
-        object.__setattr__(layer, "__class__", redirection(kind, call))
+    plain = {"__call__": redirected, "__module__": kind.__module__}
+    object.__setattr__(layer, "__class__", type(kind.__name__, (kind,), plain))
     try:
         yield
     finally:
-        for layer, kind in zip(layers, kinds):
-            object.__setattr__(layer, "__class__", kind)
+        object.__setattr__(layer, "__class__", kind)
 
 
-def _call(function: Any, signature: Any, inputs: Any) -> Any:
+def _call(function: Any, inputs: Any, signature: Any = None) -> Any:
     """Call with the inputs as the body takes them: spread if it names that many."""
     try:
-        parameters = list(inspect.signature(signature).parameters.values())
+        known = inspect.signature(signature or getattr(function, "call", function))
     except (TypeError, ValueError):
         return function(inputs)
     plain = (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     )
-    needed = [p for p in parameters if p.kind in plain and p.default is p.empty]
-    most = sum(p.kind in plain for p in parameters)
-    spread = len(needed) > 1 and len(needed) <= len(inputs) <= most
-    if isinstance(inputs, list) and (len(needed) == len(inputs) or spread):
+    taken = [p for p in known.parameters.values() if p.kind in plain]
+    needed = sum(p.default is p.empty for p in taken)
+    if isinstance(inputs, list) and 1 < needed <= len(inputs) <= len(taken):
         return function(*inputs)
-    names = {p.name for p in parameters}
-    if isinstance(inputs, dict) and len(inputs) > 0 and set(inputs) <= names:
+    if isinstance(inputs, dict) and inputs and {*inputs} <= {*known.parameters}:
         return function(**inputs)
     return function(inputs)
-
-
-def _repeat(nodes: list[Any], taken: Any, inputs: Any, outputs: Any) -> Any:
-    """Call the same operations again, on other inputs."""
-    tensors = {
-        id(old): new
-        for old, new in zip(keras.tree.flatten(taken), keras.tree.flatten(inputs))
-    }
-    for node in nodes:
-        for tensor in node.input_tensors:
-            tensors.setdefault(id(tensor), tensor)
-        args, kwargs = node.arguments.fill_in(tensors)
-        results = keras.tree.flatten(node.operation(*args, **kwargs))
-        tensors.update({id(old): new for old, new in zip(node.outputs, results)})
-    return keras.tree.map_structure(lambda t: tensors.get(id(t), t), outputs)
 
 
 def _nodes_between(outputs: list[Any], known: Container[int]) -> list[Any]:
@@ -286,34 +242,51 @@ def _nodes_between(outputs: list[Any], known: Container[int]) -> list[Any]:
 # The model of all branches -------------------------------------------------------
 
 
-def model_of(net: Net) -> tuple[Any, tuple[Part, ...], NetTrace]:
-    """The functional model of a net, its parts, and the trace of its branches.
+def blueprint_of_net(net: Net) -> Blueprint:
+    """The functional model of a net, whose branches are its parts.
 
     Raises:
         DeclarationError: with every fault of the declaration.
     """
     trace = trace_of(net, len(net.branches) - 1)
     raise_faults(net.name, [*net.faults(), *trace.faults])
+    entries = [
+        trace.results[i] for i, b in enumerate(net.branches) if b.kind == "input"
+    ]
     with keras_api.without_values():
         outputs = _outputs(net, trace)
         raise_faults(net.name, trace.faults)
-        inputs = [
-            trace.results[i] for i, b in enumerate(net.branches) if b.kind == "input"
-        ]
-        struct = inputs[0] if len(inputs) == 1 else inputs
+        one = len(entries) == 1
         try:
-            model = keras.Model(struct, outputs, name=_model_name(net.name))
+            model = keras.Model(
+                entries[0] if one else entries, outputs, name=_model_name(net.name)
+            )
         except ValueError as error:  # two layers of one name
             raise_faults(net.name, [first_line(error)])
     parts: list[Part] = []
     for b in net.branches:
-        own = Part(b.name, b.kind, b.on, b.near, b.apart, b.where)
         parts += [
             Part(tower_part(b.name, i), "slice", on, where=b.where)
             for i, on in enumerate(b.slices)
         ]
-        parts.append(replace(own, kind="merge") if b.slices else own)
-    return model, tuple(parts), trace
+        kind = "merge" if b.slices else b.kind
+        parts.append(Part(b.name, kind, b.on, b.near, b.apart, b.where))
+    flow = flow_of(model)
+    order = [part.name for part in parts]
+    pairs = [(trace.part_of[id(node)], node) for node in flow.calls]
+    pairs.sort(key=lambda pair: order.index(pair[0]))
+    originals = {id(copy): old for old, copy in trace.cloner.layers()}
+    towers = {b.name: b.towers for b in net.branches if b.towers is not None}
+    return Blueprint(
+        net.name,
+        model,
+        flow,
+        tuple(parts),
+        named(pairs),
+        towers,
+        originals,
+        declared=True,
+    )
 
 
 def _model_name(name: str) -> str:

@@ -1,29 +1,27 @@
 """Read a source as a graph: names, sizes and costs of every call; nothing runs."""
 
 import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import keras
 
 from splitnet.core.checks import Positive
 from splitnet.core.errors import DeclarationError
-from splitnet.core.graph import Call, Graph, Tensor, Towers, Weights
+from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.net import raise_faults
 from splitnet.core.plan import NESTED
 from splitnet.core.replication import batch_shares, expand
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.call_cost import cost_of, kept_tensors, size_of
-from splitnet.tf.reading.flatten import Blueprint, Site, is_sparse
-from splitnet.tf.reading.rebuild import without
+from splitnet.tf.reading.call_cost import configuration, cost_of, kept_bytes, size_of
+from splitnet.tf.reading.flatten import Blueprint, Site, counted, is_sparse
 from splitnet.tf.reading.source import blueprint_of, sized
 from splitnet.tf.reading.traced import Size, Work
 from splitnet.tf.reading.variables import tables_of, variables_of
 
-_IGNORED = ("name", "seed", "trainable", "dtype", "build_config", "registered_name")
-_COUNTED = ("keras_tensor", "shared_object_id", "module", "batch_shape", "sparse")
+_IGNORED = ("trainable", "dtype", "registered_name", "keras_tensor", "module")
+_IGNORED += ("batch_shape", "sparse")
 
 
 def read(
@@ -74,15 +72,17 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
             "keras.Input(shape), without batch_shape= or batch_size=."
         )
     blueprint = sized(blueprint)
-    faults = dict.fromkeys(_unsplittable(blueprint))
-    raise_faults(blueprint.name, list(faults))
-    counts = {
-        max(1, n)
-        for one in blueprint.towers.values()
-        for n in batch_shares(batch, one.count)
-    }
-    smaller = {n: _priced(blueprint, n, training) for n in sorted(counts)}
-    return expand(_priced(blueprint, batch, training), smaller, blueprint.towers)
+    raise_faults(blueprint.name, list(dict.fromkeys(_unsplittable(blueprint))))
+
+    def priced(batch: int) -> Graph:
+        nodes = [site.node for site in blueprint.sites]
+        costs = [cost_of(node, batch, training=training) for node in nodes]
+        return structure_of(blueprint, batch, costs)
+
+    towers = blueprint.towers
+    counts = {n for one in towers.values() for n in batch_shares(batch, one.count)}
+    smaller = {n: priced(n) for n in sorted({max(1, n) for n in counts})}
+    return expand(priced(batch), smaller, towers)
 
 
 def fixed_batches(source: Any) -> list[int]:
@@ -95,33 +95,33 @@ def fixed_batches(source: Any) -> list[int]:
 def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
     """A fault for each input or output of towers that cannot be split by samples."""
     wheres = {part.name: part.where for part in blueprint.parts}
-    readers: dict[int, set[str]] = {id(t): {""} for t in blueprint.flow.outputs}
-    for site in blueprint.sites:
-        for tensor in site.node.input_tensors:
-            readers.setdefault(id(tensor), set()).add(site.part)
-    replicated = [site for site in blueprint.sites if site.part in blueprint.towers]
-    inside = {id(tensor) for site in replicated for tensor in site.node.outputs}
-    for site in replicated:
+    makers = {id(t): site.part for site in blueprint.sites for t in site.node.outputs}
+    leaving = {id(tensor) for tensor in blueprint.flow.outputs}
+    leaving |= {
+        id(tensor)
+        for site in blueprint.sites
+        for tensor in site.node.input_tensors
+        if makers[id(tensor)] != site.part
+    }
+    for site in [one for one in blueprint.sites if one.part in blueprint.towers]:
         where, operation = wheres[site.part], site.node.operation
         who = f"{where + ': ' if where else ''}towers {site.part!r}"
         for tensor in site.node.input_tensors:
-            if id(tensor) not in inside and is_sparse(tensor):
+            if makers[id(tensor)] != site.part and is_sparse(tensor):
                 yield (
                     f"{who}: call {site.call!r} reads a sparse tensor, which cannot be "
                     "split by samples; make it dense, or use net.branch."
                 )
         for tensor in site.node.outputs:
-            outside = readers.get(id(tensor), set()) - {site.part}
-            if outside and (len(tensor.shape) == 0 or tensor.shape[0] is not None):
+            if id(tensor) in leaving and (*tensor.shape, 1)[0] is not None:
                 yield (
                     f"{who}: call {site.call!r} gives a tensor of shape "
                     f"{tuple(tensor.shape)}, whose first axis is not the batch, so the "
                     "towers' outputs cannot be put together; use net.branch for it."
                 )
-        towers: Towers = blueprint.towers[site.part]
-        held = keras_api.sublayers(operation)[1:]
-        if towers.batch_norm == "synchronised" and any(
-            isinstance(layer, keras.layers.BatchNormalization) for layer in held
+        if blueprint.towers[site.part].batch_norm == "synchronised" and any(
+            isinstance(layer, keras.layers.BatchNormalization)
+            for layer in keras_api.sublayers(operation)[1:]
         ):
             yield (
                 f"{who}: batch_norm='synchronised' cannot reach into "
@@ -130,24 +130,12 @@ def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
             )
 
 
-def _priced(blueprint: Blueprint, batch: int, training: bool) -> Graph:
-    costs = {
-        site.call: cost_of(site.node, batch, training=training)
-        for site in blueprint.sites
-    }
-    return structure_of(blueprint, batch, costs)
-
-
 def structure_of(
-    blueprint: Blueprint, batch: int, costs: Mapping[str, Work] | None = None
+    blueprint: Blueprint, batch: int, costs: list[Work] | None = None
 ) -> Graph:
-    """The calls as they stand in the source, for one batch; costs by call, or none."""
+    """The calls as they stand in the source, for one batch; costs of each, or none."""
     sites = blueprint.sites
-    costs = costs or {site.call: Work() for site in sites}
-    kept = {name: work.inner_bytes for name, work in costs.items()}
-    works = [(site.node, costs[site.call]) for site in sites]
-    for number, size in kept_tensors(works, batch).values():
-        kept[sites[number].call] += size
+    works = [*zip([site.node for site in sites], costs or [Work()] * len(sites))]
     weights = _weights(sites)
     call_of = {id(site.node): site.call for site in sites}
     made = [call_of[id(keras_api.producer(t))] for t in blueprint.flow.outputs]
@@ -155,10 +143,10 @@ def structure_of(
         name=blueprint.name,
         batch=batch,
         calls=tuple(
-            _call(site, batch, costs[site.call], kept[site.call], weights)
-            for site in sites
+            _call(site, batch, work, kept, weights)
+            for site, (_, work), kept in zip(sites, works, kept_bytes(works, batch))
         ),
-        tensors=_tensors(sites, call_of, costs, batch),
+        tensors=_tensors(works, call_of, batch),
         weights=tuple(weights.values()),
         parts=blueprint.parts,
         outputs=tuple(dict.fromkeys(made)),
@@ -166,7 +154,7 @@ def structure_of(
 
 
 def _call(
-    site: Site, batch: int, work: Work, kept: int, weights: Mapping[int, Weights]
+    site: Site, batch: int, work: Work, kept: int, weights: dict[int, Weights]
 ) -> Call:
     operation = site.node.operation
     outputs = [size_of(tensor, batch) for tensor in site.node.outputs]
@@ -180,23 +168,20 @@ def _call(
         output_shapes=tuple(size.shape for size in outputs),
         output_dtypes=tuple(size.dtype for size in outputs),
         output_bytes=sum(size.bytes for size in outputs),
-        forward_flops=work.forward_flops,
-        backward_flops=work.backward_flops,
-        moved_bytes=work.moved_bytes,
         activation_bytes=kept,
-        workspace_bytes=work.workspace_bytes,
         inner_bytes=work.inner_bytes + sum(outputs[i].bytes for i in some),
         keeps_output=keeps_output,
-        early_bytes=work.early_bytes,
         weights=tuple(weights[id(v)].name for v in variables_of(operation)),
-        cpu_only=work.cpu_only,
         lookups=tuple(weights[id(v)].name for v in tables_of(operation)),
-        sequential_steps=work.sequential_steps,
-        efficiency=work.efficiency,
-        kernels=work.kernels,
         settings=_settings_of(operation),
         batch_moments=isinstance(operation, keras.layers.BatchNormalization),
+        **{name: getattr(work, name) for name in _SAME},
     )
+
+
+_SAME = ("forward_flops", "backward_flops", "moved_bytes", "workspace_bytes")
+_SAME += ("early_bytes", "cpu_only", "sequential_steps", "efficiency", "kernels")
+"""What a call costs is what its work says."""
 
 
 def _settings_of(operation: Any) -> str:
@@ -207,13 +192,10 @@ def _settings_of(operation: Any) -> str:
     known = isinstance(operation, keras.layers.Layer)
     if not known or isinstance(operation, keras.Model | keras.layers.Lambda):
         return ""
-    try:
-        config = without(operation.get_config(), (*_IGNORED, *_COUNTED))
-        text = json.dumps(config, sort_keys=True, default=lambda v: type(v).__name__)
-    except Exception:  # a user's get_config may raise anything, or have any keys
-        return ""
+    text = configuration(operation, _IGNORED, lambda value: type(value).__name__)
     name = getattr(getattr(operation, "activation", None), "__name__", "")
-    return f"{name} #{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip()
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{name} #{digest}".lstrip() if text else ""
 
 
 def _weights(sites: tuple[Site, ...]) -> dict[int, Weights]:
@@ -224,11 +206,9 @@ def _weights(sites: tuple[Site, ...]) -> dict[int, Weights]:
         for variable in variables_of(operation):
             if id(variable) in found:
                 continue
-            taken[variable.path] += 1
-            count = taken[variable.path]
             size = Size(tuple(variable.shape), str(variable.dtype))
             found[id(variable)] = Weights(
-                variable.path + (f"@{count}" if count > 1 else ""),
+                counted(variable.path, taken),
                 size.bytes,
                 size.shape,
                 size.dtype,
@@ -238,26 +218,16 @@ def _weights(sites: tuple[Site, ...]) -> dict[int, Weights]:
 
 
 def _tensors(
-    sites: tuple[Site, ...],
-    call_of: Mapping[int, str],
-    costs: Mapping[str, Work],
-    batch: int,
+    works: list[tuple[Any, Work]], call_of: dict[int, str], batch: int
 ) -> tuple[Tensor, ...]:
     """An edge for each output that a call reads; kept if one of its reads keeps it."""
-    found: dict[tuple[str, int, str], Tensor] = {}
-    for site in sites:
-        for position, tensor in enumerate(site.node.input_tensors):
+    found: dict[tuple[str, str, int], Tensor] = {}
+    for node, work in works:
+        for position, tensor in enumerate(node.input_tensors):
             maker = keras_api.producer(tensor)
             index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
-            size, key = size_of(tensor, batch), (call_of[id(maker)], index, site.call)
-            kept = position in costs[site.call].saves_inputs
-            found[key] = Tensor(
-                key[0],
-                site.call,
-                index,
-                size.shape,
-                size.dtype,
-                size.bytes,
-                kept or (key in found and found[key].kept),
-            )
+            key = call_of[id(maker)], call_of[id(node)], index
+            kept = position in work.saves_inputs or (key in found and found[key].kept)
+            size = size_of(tensor, batch)
+            found[key] = Tensor(*key, size.shape, size.dtype, size.bytes, kept)
     return tuple(found.values())

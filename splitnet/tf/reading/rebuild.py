@@ -4,9 +4,10 @@ Also: which layers and variables a Python function reaches that no model tracks.
 """
 
 import functools
+import gc
 import tempfile
 import types
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from typing import Any
 
 import keras
@@ -56,8 +57,8 @@ def rebuild(layer: Any) -> Any:
     for one, other in zip(sublayers(layer), sublayers(clone)):
         for name, value in vars(one).items() if type(one) is type(other) else ():
             # Each initializer draws its default seed when it is made.
-            if isinstance(value, keras.initializers.Initializer) and name in vars(
-                other
+            if isinstance(value, keras.initializers.Initializer) and hasattr(
+                other, name
             ):
                 vars(other)[name] = value
     clone.trainable = layer.trainable
@@ -65,18 +66,7 @@ def rebuild(layer: Any) -> Any:
 
 
 def _refuse_hidden_variables(layer: Any) -> None:
-    """Refuse a layer with variables that Keras does not see.
-
-    Raises:
-        DeclarationError: names the layer and what hides them.
-    """
-    hidden = [
-        name
-        for one in sublayers(layer)
-        if not from_keras(one)
-        for name, value in vars(one).items()
-        if isinstance(value, tf.Variable)
-    ]
+    """Refuse a layer with variables that Keras does not see."""
     if isinstance(layer, keras.layers.Lambda):
         hidden = [
             getattr(value, "name", type(value).__name__)
@@ -85,6 +75,10 @@ def _refuse_hidden_variables(layer: Any) -> None:
             or not value.built
             or value.variables
         ]
+    else:
+        own = [one for one in sublayers(layer) if not from_keras(one)]
+        attributes = [pair for one in own for pair in vars(one).items()]
+        hidden = [name for name, v in attributes if isinstance(v, tf.Variable)]
     if hidden:
         raise DeclarationError(
             f"layer {layer.name!r} ({type(layer).__qualname__}) hides variables from "
@@ -98,25 +92,22 @@ def without(config: Any, ignored: Container[str]) -> Any:
     """A configuration without these keys, at any depth."""
     if isinstance(config, dict):
         return {k: without(v, ignored) for k, v in config.items() if k not in ignored}
-    if isinstance(config, list):
-        return [without(item, ignored) for item in config]
-    return tuple(without(list(config), ignored)) if type(config) is tuple else config
+    if type(config) in (list, tuple):
+        return type(config)(without(item, ignored) for item in config)
+    return config
 
 
 def check_alike(layer: Any, clone: Any) -> None:
-    """Check that a clone has the variables and settings of its original.
+    """Raise a NotRebuiltError if a clone has other variables or settings.
 
     Settings are plain attributes that a class which is not Keras' own has set.
-
-    Raises:
-        NotRebuiltError: a shape or a setting differs.
     """
     mine, its = (
-        [(v.name, tuple(v.shape)) for v in one.variables] for one in (layer, clone)
+        [(v.name, tuple(v.shape)) for v in x.variables] for x in (layer, clone)
     )
     if [shape for _, shape in mine] != [shape for _, shape in its]:
-        said = [", ".join(f"{n}{s}" for n, s in some) or "none" for some in (mine, its)]
-        raise NotRebuiltError(f"its variables are {said[0]}, the copy's {said[1]}")
+        said = (", ".join(f"{n}{s}" for n, s in some) or "none" for some in (mine, its))
+        raise NotRebuiltError("its variables are {}, the copy's {}".format(*said))
     for one, other in zip(sublayers(layer), sublayers(clone)):
         for name, value in () if from_keras(one) else vars(one).items():
             found = vars(other).get(name, value)
@@ -141,9 +132,8 @@ def share_parts(original: Any, copy: Any, known: dict[int, tuple[Any, Any]]) -> 
 
     def joined(one: Any, other: Any) -> Any:
         """The copy of `one`: what was met, or `other`, which is met now."""
-        if type(one) is not type(other) or not isinstance(one, _SHARED):
-            return other
-        if isinstance(one, MODELS):
+        shared = isinstance(one, _SHARED) and not isinstance(one, MODELS)
+        if type(one) is not type(other) or not shared:
             return other
         if id(one) not in known:
             share_parts(one, other, known)
@@ -153,12 +143,10 @@ def share_parts(original: Any, copy: Any, known: dict[int, tuple[Any, Any]]) -> 
     for name, one in vars(original).items():
         other = held.get(name)
         if isinstance(one, list) and isinstance(other, list):
-            for i, pair in enumerate(zip(one, other)):
-                list.__setitem__(other, i, joined(*pair))  # untracked
+            list.__init__(other, [*map(joined, one, other), *other[len(one) :]])
         elif isinstance(one, dict) and isinstance(other, dict):
-            for key in one:
-                if key in other:
-                    dict.__setitem__(other, key, joined(one[key], other[key]))
+            for key in {*one} & {*other}:
+                dict.__setitem__(other, key, joined(one[key], other[key]))
         elif isinstance(one, _SHARED):
             held[name] = joined(one, other)
 
@@ -181,71 +169,54 @@ def carry_assets(layer: Any, clone: Any) -> None:
 # What a function reaches ---------------------------------------------------------
 
 _STATEFUL = (keras.Variable, tf.Variable)
+_HOLDERS = (list, tuple, set, frozenset, dict)
+_HOLDERS += (functools.partial, types.MethodType, types.CellType)
 
 
 def held_layers(function: Any) -> list[Any]:
     """The layers that a function may call without having made them."""
-    roots = [function]
-    if not isinstance(function, types.FunctionType):
-        roots.append(vars(type(function)).get("__call__"))
-    found = {id(v): v for root in roots for v in _reached(root)}
-    return [v for v in found.values() if isinstance(v, keras.layers.Layer)]
+    found = _reached([function, vars(type(function)).get("__call__")])
+    return [value for value in found if isinstance(value, keras.layers.Layer)]
 
 
 def held_functions(layer: Any) -> list[Any]:
     """The `tf.function`s that a layer keeps, also in lists, closures and the like."""
     held = list(vars(layer).values())
-    return list(_reached(held, (tf.types.experimental.PolymorphicFunction,)))
+    return _reached(held, (tf.types.experimental.PolymorphicFunction,))
 
 
 def _reached(
     root: Any, kinds: tuple[type, ...] = (*_STATEFUL, keras.layers.Layer)
-) -> Iterator[Any]:
+) -> list[Any]:
     """Values of some kinds, by breadth-first search.
 
     Followed are closures, defaults, globals that the code names, functions that it
     calls, attributes of bound objects, and items of lists, tuples and dicts.
     """
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}
     todo = [root]
-    while todo:
-        value = todo.pop(0)
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, kinds):
-            yield value
-        else:
-            todo += _held_by(value)
+    for value in todo:  # grows
+        if id(value) not in seen:
+            seen[id(value)] = value
+            todo += () if isinstance(value, kinds) else _held_by(value)
+    return [value for value in seen.values() if isinstance(value, kinds)]
 
 
 def _held_by(value: Any) -> list[Any]:
     """What a value holds, one step further; nothing of a framework's module."""
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(value)
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
+    if isinstance(value, _HOLDERS):
+        return gc.get_referents(value)
     if isinstance(value, types.FunctionType):
         return [] if _is_framework(value) else _held_by_function(value)
     if isinstance(value, types.ModuleType | type) or _is_framework(type(value)):
         return []
-    kinds = (*_STATEFUL, keras.layers.Layer, list, tuple, dict, Callable)
+    kinds = (*_STATEFUL, *_HOLDERS, keras.layers.Layer, Callable)
     attributes = getattr(value, "__dict__", {}).values()
     return [one for one in attributes if isinstance(one, kinds)]
 
 
 def _held_by_function(function: types.FunctionType) -> list[Any]:
     """Its closure, its defaults, and the globals that it or code inside it names."""
-    cells = []
-    for cell in function.__closure__ or ():
-        try:
-            cells.append(cell.cell_contents)
-        except ValueError:  # a name that is assigned later
-            continue
     codes = [function.__code__]
     for code in codes:  # grows by the functions that are written inside
         codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
@@ -254,7 +225,7 @@ def _held_by_function(function: types.FunctionType) -> list[Any]:
     for module in [one for one in named if isinstance(one, types.ModuleType)]:
         if not _is_framework(module):
             named += [vars(module)[name] for name in names if name in vars(module)]
-    return [*cells, *(function.__defaults__ or ()), *named]
+    return [*(function.__closure__ or ()), *(function.__defaults__ or ()), *named]
 
 
 def _is_framework(what: Any) -> bool:

@@ -4,10 +4,6 @@ A net's model is a template of copies without values; a Keras model's is the mod
 itself. Both are read, matched with plans and cloned by the same code.
 """
 
-import functools
-import logging
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +13,11 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Part
 from splitnet.core.net import Net, Ref, raise_faults
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.call_cost import UNKNOWN_EXTENT
+from splitnet.tf.reading.call_cost import UNKNOWN_EXTENT, warn_once
 from splitnet.tf.reading.cloner import STEPS
-from splitnet.tf.reading.flatten import Blueprint, Site, flow_of, inner_node
-from splitnet.tf.reading.net import model_of, trace_of
+from splitnet.tf.reading.flatten import Blueprint, InnerNode, flow_of, named
+from splitnet.tf.reading.net import blueprint_of_net, trace_of
 
-_LOG = logging.getLogger("splitnet")
 _IMAGE_EXTENT = 224
 
 
@@ -36,68 +31,33 @@ def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
         DeclarationError: with every fault of the declaration.
     """
     if isinstance(source, Net):
-        return _of_net(source)
+        return blueprint_of_net(source)
     source = resolved(source)
-    if isinstance(source, keras.Model):
-        return _of_model(source, nested)
-    raise DeclarationError(
-        "a model is a splitnet.Net, a keras.Model, or a function without arguments "
-        f"that builds one. Received: {source!r} ({type(source).__name__})."
-    )
-
-
-def resolved(source: Any) -> Any:
-    """The model that a function builds, without memory; another source as it is.
-
-    Raises:
-        DeclarationError: the function returns something else.
-    """
-    if not callable(source) or isinstance(source, keras.Operation | type):
-        return source
-    made = keras_api.without_memory(source)
-    if isinstance(made, keras.Model):
-        return made
-    name = getattr(source, "__name__", repr(source))
-    raise DeclarationError(
-        f"the function {name} returned {type(made).__name__}; a function that is given "
-        "as a source must return a keras.Model."
-    )
-
-
-def _of_net(net: Net) -> Blueprint:
-    model, parts, trace = model_of(net)
-    order = {part.name: i for i, part in enumerate(parts)}
-    flow = flow_of(model)
-    nodes = [*map(keras_api.producer, model.inputs), *flow.nodes]
-    nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
-    sites = named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
-    originals = {id(copy): old for old, copy in trace.cloner.layers()}
-    towers = {b.name: b.towers for b in net.branches if b.towers is not None}
-    return Blueprint(
-        net.name, model, flow, parts, sites, towers, originals, declared=True
-    )
-
-
-def _of_model(source: Any, nested: str) -> Blueprint:
+    if not isinstance(source, keras.Model):
+        raise DeclarationError(
+            "a model is a splitnet.Net, a keras.Model, or a function without arguments "
+            f"that builds one. Received: {source!r} ({type(source).__name__})."
+        )
     model = _functional_of(source)
     flow = flow_of(model, nested)
-    nodes = [*map(keras_api.producer, model.inputs), *flow.nodes]
-    sites = named([(None, node) for node in nodes], prefix=False)
+    sites = named((None, node) for node in flow.calls)
     parts = tuple(
-        Part(site.part, "input", ("cpu",))
-        if site.node.is_input
-        else Part(site.part, "branch", ("auto",))
+        Part(site.part, "input", ("cpu",)) if site.node.is_input else Part(site.part)
         for site in sites
     )
     return Blueprint(model.name, model, flow, parts, sites)
 
 
+def resolved(source: Any) -> Any:
+    """What a function builds, without memory; another source as it is."""
+    builds = callable(source) and not isinstance(source, keras.Operation | type)
+    return keras_api.without_memory(source) if builds else source
+
+
 def _functional_of(model: Any) -> Any:
     """The functional form of a Keras model, over its own layers and nodes.
 
-    Raises:
-        DeclarationError: the model has no graph of calls to read, or its class has code
-            that the graph does not have.
+    Refused is one without a graph of calls, or with code that its graph does not have.
     """
     kind, own = type(model), vars(model)
     base, codes = keras_api.Functional, ("call", "__call__")
@@ -127,23 +87,6 @@ def _functional_of(model: Any) -> Any:
     return model
 
 
-def named(pairs: Sequence[tuple[str | None, Any]], *, prefix: bool) -> tuple[Site, ...]:
-    """Name each call for its layer; a second call of it is "name@2".
-
-    A call inside an expanded model is "model/name", one of a net "branch/name".
-    """
-    taken: Counter[str] = Counter()
-    sites = []
-    for part, node in pairs:
-        name = getattr(node, "path", "") + node.operation.name
-        if prefix and not node.is_input:
-            name = f"{part}/{name}"
-        taken[name] += 1
-        call = name if taken[name] == 1 else f"{name}@{taken[name]}"
-        sites.append(Site(call, call if part is None else part, node))
-    return tuple(sites)
-
-
 def output_keys(net: Net, ref: Ref) -> list[int | str] | None:
     """The keys of what a reference stands for; None for a single tensor."""
     trace = trace_of(net, upto=ref.number)
@@ -163,33 +106,30 @@ def sized(blueprint: Blueprint) -> Blueprint:
 
     Only the batch stays open. What is assumed is logged, once for each model.
     """
-    model = blueprint.model
-    shapes = [_assumed(tuple(tensor.shape)) for tensor in model.inputs]
-    changed = [
-        (tensor, shape)
-        for tensor, shape in zip(model.inputs, shapes)
-        if tuple(tensor.shape) != shape
-    ]
-    if not changed:
+    open_sizes: list[str] = []
+    given = []
+    for node in blueprint.flow.inputs:
+        tensor = node.outputs[0]
+        shape = _assumed(tuple(tensor.shape))
+        spec = keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
+        none = keras_api.SymbolicArguments()
+        given += InnerNode(node.operation, none, [spec], is_input=True).outputs
+        if shape != tuple(tensor.shape):
+            name = node.operation.name
+            open_sizes.append(f"{name!r} {tuple(tensor.shape)} as {shape}")
+    if not open_sizes:
         return blueprint
-    old = [keras_api.producer(tensor) for tensor in model.inputs]
-    new = [
-        inner_node(node.operation, [keras.KerasTensor(shape, t.dtype, sparse=t.sparse)])
-        for node, t, shape in zip(old, model.inputs, shapes)
-    ]
-    given = [node.outputs[0] for node in new]
     try:
-        flow = flow_of(model, blueprint.flow.nested, inputs=given)
+        flow = flow_of(blueprint.model, blueprint.flow.nested, inputs=given)
     except Exception:  # whatever a layer raises that takes no such size
         return blueprint
-    said = [
-        f"{keras_api.producer(tensor).operation.name!r} {tuple(tensor.shape)} as "
-        f"{shape}"
-        for tensor, shape in changed
-    ]
-    _tell_assumed(blueprint.name, "; ".join(said))
-    pairs = zip([*old, *blueprint.flow.nodes], [*new, *flow.nodes], strict=True)
-    node_of = {id(one): other for one, other in pairs}
+    warn_once(
+        f"model {blueprint.name!r} leaves sizes open, so costs and memory are those of "
+        f"inputs of an assumed size: {'; '.join(open_sizes)}. Build it with its real "
+        "sizes for other figures."
+    )
+    pairs = zip(blueprint.flow.calls, flow.calls, strict=True)
+    node_of = {id(old): new for old, new in pairs}
     sites = tuple(replace(s, node=node_of[id(s.node)]) for s in blueprint.sites)
     return replace(blueprint, flow=flow, sites=sites)
 
@@ -201,14 +141,3 @@ def _assumed(shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         sides = [n for n in shape[1:] if n is not None and n > 4]
         extent = max(sides, default=_IMAGE_EXTENT)
     return (*shape[:1], *(extent if n is None else n for n in shape[1:]))
-
-
-@functools.cache
-def _tell_assumed(name: str, sizes: str) -> None:
-    """Log the sizes that costs and memory are worked out for, once."""
-    _LOG.warning(
-        "model %r leaves sizes open, so costs and memory are those of inputs of an "
-        "assumed size: %s. Build it with its real sizes for other figures.",
-        name,
-        sizes,
-    )

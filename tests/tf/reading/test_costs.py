@@ -22,7 +22,6 @@ from splitnet.tf.reading.traced import Size, Work, trace
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "flops.py"
 FLOPS = runpy.run_path(str(BENCHMARK))
-MODELS = ("ResNet50", "MobileNetV2")  # others: benchmarks/flops.py
 ROW, STEPS, IMAGE = (4, 10), (4, 12, 24), (4, 12, 12, 16)
 VIDEO, VOLUME = (4, 3, 8, 8, 4), (2, 6, 6, 6, 4)
 Body = Callable[..., Any]
@@ -42,19 +41,12 @@ def kept_bytes(node: Any, work: Work, batch: int = 4) -> int:
     return work.inner_bytes + sum(size_of(tensor, batch).bytes for tensor in kept)
 
 
-@pytest.mark.parametrize(
-    ("name", "millions"),
-    [
-        pytest.param(row[0], row[2], id=row[0])
-        for row in FLOPS["PUBLISHED"]
-        if row[0] in MODELS and not row[1]
-    ],
-)
-def test_models_have_their_published_flops(name: str, millions: float) -> None:
-    """Multiply-adds of models that others counted are within 2 % of their figure."""
-    cost, _ = FLOPS["count"](name, {})
+def test_a_model_has_its_published_flops() -> None:
+    """Multiply-adds that others counted, within 2 %; others: benchmarks/flops.py."""
+    rows = [row for row in FLOPS["PUBLISHED"] if row[0] == "MobileNetV2" and not row[1]]
+    cost, _ = FLOPS["count"]("MobileNetV2", {})
 
-    assert cost.matrix_flops / 2e6 == pytest.approx(millions, rel=0.02)
+    assert cost.matrix_flops / 2e6 == pytest.approx(rows[0][2], rel=0.02)
 
 
 def transformer(x: Any) -> Any:
@@ -132,8 +124,8 @@ class Doubled(layers.Dense):
 class Pair(layers.Layer):
     """Takes a list, and another tensor by name; holds one that is no variable."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self) -> None:
+        super().__init__()
         self.two = tf.constant(2.0)
 
     def call(self, both: list[Any], scale: Any = None) -> Any:
@@ -141,20 +133,12 @@ class Pair(layers.Layer):
         return ops.matmul(both[0], both[1]) * scale * self.two
 
 
-class Closed(layers.Layer):
+class Closed(layers.Dense):
     """Cannot be traced."""
-
-    def build(self, shape: Any) -> None:
-        """Make one matrix."""
-        self.matrix = self.add_weight(shape=(shape[-1], 5))
 
     def call(self, inputs: Any) -> Any:
         """Refuse every tensor."""
         raise TypeError("only by hand")
-
-    def compute_output_shape(self, shape: Any) -> Any:
-        """Five columns."""
-        return (*shape[:-1], 5)
 
 
 def test_a_layer_with_a_call_of_its_own_is_traced(
@@ -206,7 +190,7 @@ def test_what_has_no_gradient_or_no_trace(caplog: pytest.LogCaptureFixture) -> N
     assert found.matrix_flops == 2 * 4 * 4 * 4
     assert (found.saves_inputs, found.inner_bytes) == ((), 0)
     with caplog.at_level(logging.WARNING, logger="splitnet"):
-        cost = cost_of(call_of(Closed(), ROW), 4)
+        cost = cost_of(call_of(Closed(5, use_bias=False), ROW), 4)
     assert cost.matrix_flops == 2 * 10 * 5 * 4
     assert "(Closed) is guessed from its weights: tracing raised" in caplog.text
 
@@ -230,15 +214,19 @@ def test_costing_leaves_a_layer_as_it_was() -> None:
 
 
 def test_costs_are_proportional_to_the_batch() -> None:
-    """FLOPs and bytes of activations; an open dimension counts as 128."""
+    """An open dimension counts as 128, or as what a model is called with."""
     x = keras.Input((10,))
     node = producer(layers.Dense(8)(x))
     one, many = (cost_of(node, batch) for batch in (1, 32))
     steps = cost_of(producer(layers.Dense(4)(keras.Input((None, 8)))), 2)
+    entry = keras.Input((None, None, 3))
+    inner = keras.Model(entry, layers.Conv2D(4, 3, padding="same")(entry))
+    called = cost_of(producer(inner(keras.Input((16, 16, 3)))), 1)
 
     assert many.forward_flops == 32 * one.forward_flops == 32 * (2 * 10 * 8 + 8)
     assert many.backward_flops == pytest.approx(2 * many.forward_flops, rel=0.06)
     assert steps.matrix_flops == 2 * 2 * 128 * 8 * 4
+    assert called.matrix_flops == 2 * 16 * 16 * 27 * 4
 
 
 def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(
@@ -268,26 +256,25 @@ def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(
     assert few < 20 < 40 < len(traced) - few
 
 
-COSTS: dict[str, Callable[[int, int], Work]] = {
-    "linear": lambda a, b: Work(other_flops=2.0 * a, moved_bytes=4.0 * (a + b)),
-    "constant": lambda a, b: Work(matrix_flops=7.0),
-    "fractions": lambda a, b: Work(other_flops=a / 4 + b, inner_bytes=4 * b),
-    "halves, rounded up": lambda a, b: Work(inner_bytes=(a + 1) // 2),
-    "product": lambda a, b: Work(matrix_flops=2.0 * a * b, moved_bytes=4.0 * a),
-    "falling": lambda a, b: Work(workspace_bytes=max(0, 100 - a)),
-}
-
-
-@pytest.mark.parametrize("name", COSTS)
-def test_cost_of_a_size_is_that_of_its_trace(name: str) -> None:
-    """Sizes in any order, and twice: the cost is the traced one."""
+@pytest.mark.parametrize(
+    "cost",
+    [
+        lambda a, b: Work(other_flops=2.0 * a, moved_bytes=4.0 * (a + b)),
+        lambda a, b: Work(matrix_flops=7.0),
+        lambda a, b: Work(inner_bytes=(a + 1) // 2),
+        lambda a, b: Work(matrix_flops=2.0 * a * b, moved_bytes=4.0 * a),
+        lambda a, b: Work(workspace_bytes=max(0, 100 - a)),
+    ],
+)
+def test_cost_of_a_size_is_that_of_its_trace(cost: Callable[[int, int], Work]) -> None:
+    """Linear or not, sizes in any order, and twice."""
     for seed in range(20):
         draw = random.Random(seed)
         scaled = Scaled()
         for _ in range(30):
             a, b = draw.randint(1, 99), draw.randint(1, 99)
-            sizes = (Size((a,)), Size((b,)))
-            assert scaled.cost(sizes, partial(COSTS[name], a, b)) == COSTS[name](a, b)
+            found = scaled.cost((Size((a,)), Size((b,))), partial(cost, a, b))
+            assert found == cost(a, b)
 
 
 def test_strings_stay_on_the_cpu() -> None:
@@ -315,38 +302,35 @@ def test_bytes_are_those_of_the_compute_dtype() -> None:
 # Models inside models, and tensors that several calls keep ------------------------
 
 
-def small_model() -> keras.Model:
+def convolutions(x: Any) -> Any:
     """Two convolutions, normalised, pooled, flattened."""
-    x = entry = keras.Input((12, 12, 3))
     for filters in (4, 8):
-        x = layers.Conv2D(filters, 3, padding="same", name=f"conv_{filters}")(x)
-        x = layers.ReLU()(layers.BatchNormalization()(x))
-        x = layers.MaxPooling2D()(x)
-    return keras.Model(entry, layers.Dense(5)(layers.Flatten()(x)))
+        x = layers.Conv2D(filters, 3, padding="same")(x)
+        x = layers.MaxPooling2D()(layers.ReLU()(layers.BatchNormalization()(x)))
+    return layers.Dense(5)(layers.Flatten()(x))
 
 
-def transformer_block() -> keras.Model:
+def attention(x: Any) -> Any:
     """Attention and a feed-forward pair, both added to their inputs."""
-    x = entry = keras.Input((16, 32))
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 16)(x, x))
     wide = layers.Dense(64, activation="gelu")(x)
-    return keras.Model(entry, layers.Dropout(0.1)(x + layers.Dense(32)(wide)))
+    return layers.Dropout(0.1)(x + layers.Dense(24)(wide))
 
 
-def gated_recurrence() -> keras.Model:
-    """An embedding, a recurrence and a gate."""
-    x = entry = keras.Input((12,), dtype="int32")
-    x = layers.GRU(24, return_sequences=True)(layers.Embedding(50, 16)(x))
-    gate = layers.Dense(24, activation="sigmoid")(x)
-    return keras.Model(entry, layers.Multiply()([x, gate]))
+def recurrence(x: Any) -> Any:
+    """A recurrence and a gate."""
+    x = layers.GRU(24, return_sequences=True)(x)
+    return layers.Multiply()([x, layers.Dense(24, activation="sigmoid")(x)])
 
 
-@pytest.mark.parametrize("make", [small_model, transformer_block, gated_recurrence])
-def test_a_model_costs_the_sum_of_its_calls(make: Callable[[], keras.Model]) -> None:
+@pytest.mark.parametrize(
+    ("body", "shape"), [(convolutions, IMAGE), (attention, STEPS), (recurrence, STEPS)]
+)
+def test_a_model_costs_the_sum_of_its_calls(body: Body, shape: tuple[int, ...]) -> None:
     """FLOPs and what is kept, read one by one or as one."""
-    model = make()
-    inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in model.inputs]
-    node = producer(model(*inputs))
+    entry = keras.Input(shape[1:])
+    model = keras.Model(entry, body(entry))
+    node = producer(model(keras.Input(shape[1:])))
     whole, calls = cost_of(node, 4), sn.read(model, batch=4).calls
 
     assert sum(call.activation_bytes for call in calls) == pytest.approx(
@@ -359,25 +343,14 @@ def test_a_model_costs_the_sum_of_its_calls(make: Callable[[], keras.Model]) -> 
     assert whole.kernels == sum(call.kernels for call in calls)
 
 
-def test_a_model_costs_what_it_is_called_with() -> None:
-    """One with open sizes costs more when it is called with more."""
-    entry = keras.Input((None, None, 3))
-    inner = keras.Model(entry, layers.Conv2D(4, 3, padding="same")(entry))
-    small, large = (
-        cost_of(producer(inner(keras.Input((extent, extent, 3)))), 1).matrix_flops
-        for extent in (8, 16)
-    )
-
-    assert large == 4 * small == 4 * 2 * 8 * 8 * 27 * 4
-
-
 def test_a_kept_tensor_counts_once() -> None:
     """To its maker if that reads it again; a view has the memory of its input."""
 
     def kept_in(body: Body, shape: tuple[int, ...], batch: int) -> Sequence[int]:
         x = keras.Input(shape)
-        calls = sn.read(keras.Model(x, body(x)), batch).calls
-        return [call.activation_bytes for call in calls[1:]]
+        graph = sn.read(keras.Model(x, body(x)), batch)
+        kept.append([tensor.kept for tensor in graph.tensors])
+        return [call.activation_bytes for call in graph.calls[1:]]
 
     def heads(x: Any) -> Any:
         shared = layers.Dense(8, activation="relu")(x)
@@ -386,5 +359,7 @@ def test_a_kept_tensor_counts_once() -> None:
     def flat(x: Any) -> Any:
         return layers.Dense(2)(layers.Flatten()(layers.ReLU()(layers.Dense(4)(x))))
 
+    kept: list[list[bool]] = []
     assert kept_in(heads, (6,), 2) == [2 * 6 * 4 + 2 * 8 * 4, 0, 0, 0]
     assert kept_in(flat, (4, 4), 1) == [64, 64, 0, 0]
+    assert kept == [[True, True, True, True], [True, False, False, True]]
