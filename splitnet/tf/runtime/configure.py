@@ -64,8 +64,22 @@ def configure(
 
     What is not set here comes from `SPLITNET_*` variables, then from `splitnet.toml`
     or `[tool.splitnet]` of `pyproject.toml`, and else is left as TensorFlow has it.
-    Calls add up, and repeating a call is harmless. `splitnet config` prints the meaning
-    of each.
+    Calls add up, and repeating a call is harmless.
+
+    Args:
+        visible: GPUs to use, counted under CUDA_VISIBLE_DEVICES: indices, "0,1", "all"
+            or "none".
+        memory_growth: take GPU memory as it is needed; all visible GPUs alike.
+        memory_limit: memory of each GPU that may be used: bytes, or "4 GiB".
+        memory_fraction: the same as a share of each card, 0 to 1; needs nvidia-ml-py.
+        logical_gpus: cut each GPU into so many; needs a memory limit or fraction.
+        cpu_devices: how many CPU devices; stand-ins for GPUs are made of them.
+        cpu_threads: threads within an operation, and across unless said otherwise.
+        inter_op_threads: threads across operations.
+        soft_placement: whether TensorFlow may silently use another device if one is
+            missing.
+        log_placement: print a line of TensorFlow's for every op.
+        determinism: the same bits in every run; slower.
 
     Returns:
         Every setting with its value and origin.
