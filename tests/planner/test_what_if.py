@@ -24,7 +24,7 @@ def test_sensitivity_counts_draws_that_change_the_decision():
     assert 0 <= close.regret < 1
     assert (close.changed > 0) == bool(close.moved)
     assert "costs off by up to 50%" in str(close)
-    with pytest.raises(DeclarationError, match="at least 0 and below 1"):
+    with pytest.raises(DeclarationError, match=">= 0 and < 1"):
         sn.sensitivity(find_plan(chain(), BOX), 1.5)
 
 
