@@ -201,9 +201,10 @@ def without_memory(make: Callable[[], Any]) -> Any:
     If one of them makes a variable from a value instead of an initializer, `make` is
     called anew where they have memory, the host's.
     """
-    for scope in (without_values(), tf.device("/device:CPU:0")):
+    # Even to make `tf.device` starts TensorFlow.
+    for scope in (without_values, lambda: tf.device("/device:CPU:0")):
         try:
-            with random_states_kept(), scope:
+            with random_states_kept(), scope():
                 return make()
         except ValueError as error:
             if not needs_memory(error):
