@@ -141,20 +141,24 @@ def run_program(
     """
     from splitnet.tf.workers.network_namespace import end_with_parent
 
+    running: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []
 
     def pass_on(number: int, _frame: object) -> None:
+        if not running:
+            raise KeyboardInterrupt
         signals.append(number)
         if number != signal.SIGINT or not _in_foreground():
-            running.send_signal(number)
+            running[0].send_signal(number)
 
-    try:
-        running = subprocess.Popen(program, env=environ, preexec_fn=end_with_parent)
-    except OSError as error:
-        raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
     before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        code = running.wait()
+        running.append(
+            subprocess.Popen(program, env=environ, preexec_fn=end_with_parent)
+        )
+        code = running[0].wait()
+    except OSError as error:
+        raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
