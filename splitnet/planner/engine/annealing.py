@@ -10,11 +10,12 @@ loads     Sum over devices of (load / largest load) to the power 12 or 24, so th
           a factor that adapts until plans fit.
 makespan  Seconds of the step times (1 + penalty x cut size). The limit that a proposal
           must keep is drawn before it is evaluated (the threshold of Metropolis et al.
-          1953), so that most refused ones end early. What a device
-          has no room for is refused.
+          1953), so that most refused ones end early. What a device has no room
+          for is refused.
 
 Compiled functions consist of loops over scalars: numba compiles them several times
-faster than array expressions. It compiles a version per energy, without the other.
+faster than array expressions. It compiles a version per energy, without the other: what
+asks whether `tasks is None` is left out before types are inferred.
 """
 
 from math import inf
@@ -54,21 +55,9 @@ value (of a makespan)."""
 STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
 """Steps of an event of the makespan, and of a run of it besides."""
 
-GUIDED, SWAPS = 0.5, 0.1
+_GUIDED, _SWAPS, _BLOCKS = 0.5, 0.1, 0.6
 """Of the proposals for a step, those that move something on the critical path; of all,
-those that exchange two groups."""
-
-
-class Rules(NamedTuple):
-    """The set of assignments to stay in, by its number in `CONTIGUITIES`.
-
-    `line` is the place of each device in the pipeline, `left` scratch per forward call.
-    """
-
-    mode: int
-    line: Ints
-    forward: ForwardGraph
-    left: Bools
+those that exchange two groups; of the others for a step, those that move blocks."""
 
 
 class State(NamedTuple):
@@ -89,15 +78,37 @@ class State(NamedTuple):
     mark: Ints
 
 
+class Rules(NamedTuple):
+    """An annealing schedule of so many steps, and the set of assignments to stay in.
+
+    A proposal takes `each`. `hot` and `cold` are fractions of the energy, held for a
+    number of proposals. Blocks have at most `largest` groups. `mode` is a number in
+    `CONTIGUITIES`, `line` the place of each device in the pipeline, `left` scratch per
+    forward call.
+    """
+
+    steps: float
+    each: float
+    proposals: int
+    hot: float
+    cold: float
+    exponent: int
+    largest: int
+    cut_penalty: float
+    mode: int
+    line: Ints
+    forward: ForwardGraph
+    left: Bools
+
+
 def state_of(graph: LoadGraph, place: Ints) -> State:
     """State of an assignment; no value is known yet."""
-    devices = len(graph.capacity_bytes)
     return State(
         place.copy(),
         place.copy(),
         np.array(loads(graph, place)),
         bytes_per_device(graph, place),
-        np.zeros(devices),
+        np.zeros(len(graph.capacity_bytes)),
         pins_per_device(graph, place),
         np.array([inf, 1.0, float(cut_size(graph, place)), inf]),
         np.zeros(len(place) + 1, np.int64),
@@ -162,16 +173,16 @@ def shift(graph: LoadGraph, state: State, group: int, device: int) -> None:
 
 @compiled
 def may_be(graph: LoadGraph, rules: Rules, place: Ints, group: int) -> bool:
-    """Whether a group may be where it is, as `apart` and a pipeline are concerned."""
+    """Whether a group may be where it is, whatever the memory and convex sets."""
     device = place[group]
+    if not graph.allowed[group, device]:
+        return False
     for e in range(graph.apart_start[group], graph.apart_start[group + 1]):
         if place[graph.apart[e]] == device:
             return False
     if rules.mode == 2:
-        here = rules.line[device]
-        for e in range(
-            graph.predecessor_start[group], graph.predecessor_start[group + 1]
-        ):
+        here, start = rules.line[device], graph.predecessor_start
+        for e in range(start[group], start[group + 1]):
             if rules.line[place[graph.predecessors[e]]] > here:
                 return False
         for e in range(graph.successor_start[group], graph.successor_start[group + 1]):
@@ -188,8 +199,7 @@ def is_convex(rules: Rules, place: Ints, device: int) -> bool:
         left[call] = False
     for i in range(len(forward.order)):
         call = forward.order[i]
-        inside = place[forward.group[call]] == device
-        if inside or left[call]:
+        if left[call] or place[forward.group[call]] == device:
             first = forward.successor_start[call]
             for e in range(first, forward.successor_start[call + 1]):
                 target = forward.successors[e]
@@ -275,35 +285,6 @@ def note_best(graph: LoadGraph, state: State, cut_penalty: float) -> bool:
     return True
 
 
-class Cooling(NamedTuple):
-    """An annealing schedule of so many steps; a proposal takes `each`.
-
-    `hot` and `cold` are fractions of the energy, held for a number of proposals.
-    Blocks have at most `largest` groups.
-    """
-
-    steps: float
-    each: float
-    proposals: int
-    hot: float
-    cold: float
-    exponent: int
-    largest: int
-    cut_penalty: float
-
-
-@compiled
-def set_energies(graph: LoadGraph, state: State, scale: float, exponent: int) -> float:
-    """Note the energy of every device; their sum, without what memory costs."""
-    total = 0.0
-    for d in range(len(state.load)):
-        state.energy[d] = power(state.load[d] * scale, exponent)
-        total += state.energy[d]
-        full = state.used[d] / graph.capacity_bytes[d]
-        state.energy[d] += state.numbers[MEMORY] * max(0.0, full - 1.0)
-    return total
-
-
 @compiled
 def propose(graph: LoadGraph, state: State, x: int, random: RandomState) -> int:
     """A device for a group, mostly one where it shares a net with a group."""
@@ -324,8 +305,7 @@ def anneal(
     rules: Rules,
     state: State,
     movable: Ints,
-    cooling: Cooling,
-    tasks: Tasks,
+    tasks: Tasks | None,
     spent: float,
     until: float,
     random: RandomState,
@@ -333,33 +313,40 @@ def anneal(
     """Cool down from the temperature after `spent` steps; the steps until now."""
     place, load, used, energy = state.place, state.load, state.used, state.energy
     numbers, block, room = state.numbers, state.block, graph.capacity_bytes
-    exponent, penalty = cooling.exponent, cooling.cut_penalty
-    stepping = len(tasks.units) > 1
+    exponent, penalty = rules.exponent, rules.cut_penalty
     while spent < until:
-        part, scale, factor, evaluated = min(1.0, spent / cooling.steps), 0.0, 1.0, 0
-        for d in range(len(load)):
-            scale = max(scale, load[d])
-        scale = 1.0 / max(scale, 1e-300)
-        total = set_energies(graph, state, scale, exponent)
-        heat = cooling.hot * (cooling.cold / cooling.hot) ** part
-        heat *= total if not stepping else numbers[BEST]
-        base = 1.0 + penalty * numbers[CUTS]
-        for _ in range(cooling.proposals):
+        part, evaluated = min(1.0, spent / rules.steps), 0
+        heat = rules.hot * (rules.cold / rules.hot) ** part
+        if tasks is not None:
+            heat *= numbers[BEST]
+        else:
+            scale, total, factor = 0.0, 0.0, 1.0
+            for d in range(len(load)):
+                scale = max(scale, load[d])
+            scale = 1.0 / max(scale, 1e-300)
+            for d in range(len(load)):
+                energy[d] = power(load[d] * scale, exponent)
+                total += energy[d]
+                energy[d] += numbers[MEMORY] * max(0.0, used[d] / room[d] - 1.0)
+            heat *= total
+            base = 1.0 + penalty * numbers[CUTS]
+        for _ in range(rules.proposals):
             x = movable[below(random, len(movable))]
-            if stepping and uniform(random) < GUIDED:
+            if tasks is not None and uniform(random) < _GUIDED:
                 x = tasks.critical[below(random, tasks.critical[-1])]
             a, size, end = place[x], 1, 1
             block[0] = x
-            if uniform(random) < SWAPS:
+            if uniform(random) < _SWAPS:
                 block[1] = movable[below(random, len(movable))]
                 b, end = place[block[1]], 2
             else:
                 b = propose(graph, state, x, random)
-                if stepping and uniform(random) < 0.6:
-                    most = int(np.exp(uniform(random) * np.log(cooling.largest)))
-                    size = grow(graph, state, x, 0, 1 + most)
-                if stepping and a != b:
-                    end = exchange(graph, state, b, size, random)
+                if tasks is not None:
+                    if uniform(random) < _BLOCKS:
+                        most = int(np.exp(uniform(random) * np.log(rules.largest)))
+                        size = grow(graph, state, x, size - 1, 1 + most)
+                    if a != b:
+                        end = exchange(graph, state, b, size, random)
             if a == b or not graph.allowed[x, b]:
                 continue
             used_a, used_b = used[a], used[b]
@@ -370,13 +357,16 @@ def anneal(
             added = change(graph, state.pins, z, s, t)
             full_s = (used[s] - graph.size_bytes[z]) / room[s]
             full_t = (used[t] + graph.size_bytes[z]) / room[t]
-            energy_s, energy_t, scaled, value = 0.0, 0.0, factor, 0.0
-            if not stepping:
+            if tasks is not None:
+                was_s, was_t = (used_a, used_b) if end == size else (used_b, used_a)
+                accepted = full_s <= max(1.0, was_s / room[s])
+                accepted &= full_t <= max(1.0, was_t / room[t])
+            else:
                 energy_s = power((load[s] + added[0]) * scale, exponent)
                 energy_t = power((load[t] + added[1]) * scale, exponent)
                 energy_s += numbers[MEMORY] * max(0.0, full_s - 1.0)
                 energy_t += numbers[MEMORY] * max(0.0, full_t - 1.0)
-                rise = energy_s + energy_t - energy[s] - energy[t]
+                rise, scaled = energy_s + energy_t - energy[s] - energy[t], factor
                 if penalty > 0.0:
                     cuts = numbers[CUTS] + added[2]
                     scaled = power((1.0 + penalty * cuts) / base, exponent)
@@ -387,18 +377,13 @@ def anneal(
                 accepted = rise <= 0 or (
                     rise < 20.0 * heat and uniform(random) < np.exp(-rise / heat)
                 )
-            else:
-                was_s, was_t = (used_a, used_b) if end == size else (used_b, used_a)
-                accepted = full_s <= max(1.0, was_s / room[s])
-                accepted &= full_t <= max(1.0, was_t / room[t])
             if accepted:
                 move(graph, state, z, s, t, added)
                 for i in range(end):
-                    accepted &= graph.allowed[block[i], place[block[i]]]
                     accepted &= may_be(graph, rules, place, block[i])
                 if rules.mode == 1 and accepted:
                     accepted = is_convex(rules, place, s) and is_convex(rules, place, t)
-                if stepping and accepted:
+                if tasks is not None and accepted:
                     limit = numbers[VALUE] - heat * np.log(1.0 - uniform(random))
                     cut = 1.0 + penalty * numbers[CUTS]
                     value = makespan(tasks, place, limit / cut) * cut
@@ -409,22 +394,21 @@ def anneal(
             if not accepted:
                 for i in range(end - 1):
                     shift(graph, state, block[i], a if i < size else b)
-            elif not stepping:
-                energy[s], energy[t], factor = energy_s, energy_t, scaled
-                if load[s] < numbers[BEST] and load[t] < numbers[BEST]:
-                    note_best(graph, state, penalty)
-            else:
+            elif tasks is not None:
                 numbers[VALUE] = value
                 if value < numbers[BEST]:
                     numbers[BEST] = value
                     for group in range(len(place)):
                         state.best[group] = place[group]
-        if not stepping:
-            change_of_price = 0.8 if note_best(graph, state, penalty) else 1.5
-            price = numbers[MEMORY] * change_of_price
-            numbers[MEMORY] = min(1e4, max(1e-3, price))
-        spent += cooling.each * cooling.proposals + STEPS_PER_RUN * evaluated
-        if stepping:
-            spent += STEPS_PER_EVENT * tasks.counted[EVENTS]
+            else:
+                energy[s], energy[t], factor = energy_s, energy_t, scaled
+                if load[s] < numbers[BEST] and load[t] < numbers[BEST]:
+                    note_best(graph, state, penalty)
+        spent += rules.each * rules.proposals
+        if tasks is not None:
+            spent += STEPS_PER_RUN * evaluated + STEPS_PER_EVENT * tasks.counted[EVENTS]
             tasks.counted[EVENTS] = 0
+        else:
+            price = numbers[MEMORY] * (0.8 if note_best(graph, state, penalty) else 1.5)
+            numbers[MEMORY] = min(1e4, max(1e-3, price))
     return spent

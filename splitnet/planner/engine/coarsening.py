@@ -18,19 +18,6 @@ _NOISE = 0.5
 """Of the cost of an edge."""
 
 
-def _edges(graph: LoadGraph) -> tuple[Ints, Ints, Floats]:
-    """Producer and reader of every net, with the seconds of the nets they share."""
-    net = np.repeat(np.arange(len(graph.net_start) - 1), np.diff(graph.net_start))
-    a, b = graph.net_pins[graph.net_start[:-1]][net], graph.net_pins
-    cost = graph.net_seconds.max(axis=1, initial=0.0)[net]
-    real = a != b
-    low, high = np.minimum(a, b)[real], np.maximum(a, b)[real]
-    groups = max(1, len(graph.size_bytes))
-    pairs, at = np.unique(low * groups + high, return_inverse=True)
-    total = np.bincount(at, cost[real], len(pairs)).astype(np.float64)
-    return np.asarray(pairs // groups), np.asarray(pairs % groups), total
-
-
 def member_of(cluster: Ints, count: int, values: Ints) -> Ints:
     """The value of a member of each cluster."""
     found = np.empty(count, values.dtype)
@@ -77,26 +64,32 @@ def merge_edges(
     target: int,
     random: np.random.Generator,
     *,
-    rating: float = 0.0,
-    most_seconds: float = inf,
-    most_bytes: float = inf,
+    rating: float,
+    most_seconds: float,
+    most_bytes: float,
 ) -> tuple[Ints, int]:
     """Merge the ends of the most expensive edges until `target` clusters are left.
 
-    An edge ranks by its cost, give or take half of it, over the product of the ends'
-    seconds to the power `rating`. Groups of different `keep`, of different allowed
-    devices, or both with `apart` constraints stay separate. Returns the cluster of each
-    group and the number of clusters.
+    An edge ranks by the seconds of the nets from one end to the other, give or take
+    half of it, over the product of the ends' seconds to the power `rating`. Groups of
+    different `keep`, of different allowed devices, or both with `apart` constraints
+    stay separate. Returns the cluster of each group and the number of clusters.
     """
-    a, b, cost = _edges(graph)
-    seconds = graph.seconds.min(axis=1, initial=inf)
+    groups, seconds = len(graph.seconds), graph.seconds.min(axis=1, initial=inf)
+    net = np.repeat(np.arange(len(graph.net_start) - 1), np.diff(graph.net_start))
+    a, b = graph.net_pins[graph.net_start[:-1]][net], graph.net_pins
+    cost, real = graph.net_seconds.max(axis=1, initial=0.0)[net], a != b
+    ends = np.minimum(a, b) * groups + np.maximum(a, b)
+    pairs, at = np.unique(ends[real], return_inverse=True)
+    a, b = np.divmod(pairs, max(1, groups))
+    noise = 1 + _NOISE * (2 * random.random(len(pairs)) - 1)
+    rank = np.bincount(at, cost[real], len(pairs)) * noise
+    least = 1e-3 * seconds.mean() + 1e-300
+    rank /= ((seconds[a] + least) * (seconds[b] + least)) ** rating
+    order = np.argsort(-rank, kind="stable")
     keys = np.random.default_rng(0).integers(2**63, size=1 + graph.allowed.shape[1])
     kind = keep * keys[0] + graph.allowed @ keys[1:]  # equal if both are equal
-    parent, constrained = np.arange(len(seconds)), np.diff(graph.apart_start)
-    noisy = cost * (1 + _NOISE * (2 * random.random(len(a)) - 1))
-    least = 1e-3 * seconds.mean() + 1e-300
-    rank = noisy / ((seconds[a] + least) * (seconds[b] + least)) ** rating
-    order = np.argsort(-rank, kind="stable")
+    parent, constrained = np.arange(groups), np.diff(graph.apart_start)
     unite(
         np.array([a[order], b[order]]),
         *(parent, kind, seconds, graph.size_bytes.copy(), constrained),

@@ -81,15 +81,15 @@ def compiled(function: Function) -> Function:
     return entry(function, inner=True)
 
 
-def is_compiled() -> bool:
-    """Whether all machine code is in the cache folder."""
-    return _CACHE is not None and (_CACHE / "complete").exists()
+def is_compiled(objective: str) -> bool:
+    """Whether what the search for an objective runs is in the cache folder."""
+    return _CACHE is not None and (_CACHE / objective).exists()
 
 
-def mark_compiled() -> None:
-    """Note that all machine code is in the cache folder."""
+def mark_compiled(objective: str) -> None:
+    """Note that what the search for an objective runs is in the cache folder."""
     if _CACHE is not None:
-        (_CACHE / "complete").touch()
+        (_CACHE / objective).touch()
 
 
 def random_state(seed: int) -> RandomState:

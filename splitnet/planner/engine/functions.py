@@ -10,8 +10,11 @@ import numpy as np
 
 from splitnet.planner.engine.compiler import compiled, entry
 from splitnet.planner.engine.load_graph import Floats, Ints, rows
-from splitnet.planner.engine.tasks import EDGES, STAMP, Tasks, made, pop, push
+from splitnet.planner.engine.tasks import EDGES, STAMP, Records, Tasks, made, pop, push
 from splitnet.simulator.units import CALLS
+
+LONG, _NEVER = float(2 * CALLS), 1e300
+"""Calls from which a run is cut."""
 
 
 @compiled
@@ -24,29 +27,26 @@ def root_of(parent: Ints, x: int) -> int:
 
 
 @compiled
-def cut_functions(tasks: Tasks) -> int:
-    """Find the function of each unit, with units on devices; how many there are."""
-    count = len(tasks.units) - 1
-    if not tasks.whole:
-        find_runs(tasks)
-        low = 0 * count  # a literal would be compiled for once more
-        for i in range(count):
-            if tasks.spots[i].cut:
-                cut_run(tasks, low, i + 1)
-                low = i + 1
-        return number_functions(tasks)
-    for u in range(count):
-        tasks.units[u].function = u
-        tasks.tasks[u].where = tasks.units[u].where
-    return count
+def append(task: Records, records: Records, number: int) -> None:
+    """Add an item, or a contribution, to the list of what a task gives to others."""
+    if task.first_out < 0:
+        task.first_out = number
+    else:
+        records[task.last_out].next_out = number
+    task.last_out = number
+    records[number].next_out = -1
 
 
 @entry
-def merge_units(tasks: Tasks, label: Ints) -> int:
-    """Find the runs of units of one label, as if labels were devices; their number."""
-    for u in range(len(label)):
-        tasks.units[u].where = label[u]
+def cut_functions(tasks: Tasks, long: float) -> int:
+    """Find the function of each unit, with units on devices; how many there are.
+
+    Runs of at least so many calls are cut at seams.
+    """
     find_runs(tasks)
+    for i in range(len(tasks.units) - 1):
+        if tasks.spots[i].cut:
+            cut_run(tasks, i, long)
     return number_functions(tasks)
 
 
@@ -55,12 +55,14 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
 
     Values are those of larger functions, so about the same, and take less time.
     """
-    units, items, edges = tasks.units[:-1], tasks.items[:-1], int(tasks.counted[EDGES])
-    count = merge_units(tasks, cluster[units.group])
-    unit = units.function.copy()
-    source, given = unit[items.source], tasks.contributions
+    units, items = tasks.units[:-1], tasks.items[:-1]
+    units.where[:] = cluster[units.group]
+    count = cut_functions(tasks, _NEVER)
+    unit, given = units.function.copy(), tasks.contributions
+    source, edges = unit[items.source], int(tasks.counted[EDGES])
+    weight = np.arange(len(source)) >= edges
 
-    def rows_in(start: Ints) -> Ints:
+    def owners(start: Ints) -> Ints:
         return np.repeat(np.arange(len(start) - 1), np.diff(start))
 
     def sums(values: Ints | Floats) -> Floats:
@@ -73,29 +75,21 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
         return found
 
     # Edges that no other unit reads are left out.
-    weight = np.arange(len(source)) >= edges
-    item, reader = rows_in(tasks.items.readers), unit[tasks.readers]
+    item, reader = owners(tasks.items.readers), unit[tasks.readers]
     away = (reader != source[item]) | weight[item]
     kept = weight | (np.bincount(item[away], minlength=len(source)) > 0)
-    number, left, edge = np.cumsum(kept) - 1, int(kept.sum()), kept[:edges].nonzero()[0]
-    view = items.view_of[edge]
+    number, left = np.cumsum(kept) - 1, int(kept.sum())
+    view = items.view_of[:edges][kept[:edges]]
     reader_start, readers = rows(number[item[away]], reader[away], left)
     by, to = unit[given.unit], given.to
     out = kept[to] & ((by != source[to]) | weight[to])
-    by, to = by[out], number[to[out]]
-    start, contributors = rows(to, by, left)
-    to_item = rows_in(start)
-    keys = to_item * count + contributors
-    row_bytes = np.bincount(
-        np.searchsorted(keys, to * count + by), given.row_bytes[out], len(keys)
-    )
-    reads, by = tasks.reads, rows_in(tasks.units.reads)
-    into = kept[reads] & (unit[by] != source[reads])
-    read_start, reads = rows(unit[by[into]], number[reads[into]], count)
-    output_start, outputs = rows(source[edge], np.arange(len(edge)), count)
+    pairs = number[to[out]] * count + by[out]
+    pairs, at = np.unique(pairs, return_inverse=True)
+    reads, by = tasks.reads, unit[owners(tasks.units.reads)]
+    into = kept[reads] & (by != source[reads])
+    read_start, reads = rows(by[into], number[reads[into]], count)
     seconds = []
-    for row in tasks.seconds:
-        ahead, back, update = row.reshape(3, len(units))
+    for ahead, back, update in tasks.seconds.reshape(-1, 3, len(units)):
         seconds.append([*sums(ahead), *sums(back[::-1])[::-1], *sums(update)])
     first = np.zeros(count)
     first[unit[::-1]] = units.backward_tail[::-1]
@@ -108,7 +102,6 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
             "has_backward": sums(units.has_backward) > 0,
             "has_update": sums(units.has_update) > 0,
             "reads": read_start,
-            "outputs": output_start,
             "forward_tail": last(units.forward_tail),
             "backward_tail": first,
         },
@@ -116,15 +109,17 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
             "source": source[kept],
             "view_of": np.where((view >= 0) & kept[view], number[view], -1),
             "readers": reader_start,
-            "contributions": start,
             "bytes": items.bytes[kept],
             "fixed": items.fixed[kept],
         },
-        {"unit": contributors, "to": to_item, "row_bytes": row_bytes},
-        {"call": tasks.devices.call},
-        {name: tasks.links[name] for name in ("latency", "gap", "per_byte")},
+        {
+            "unit": pairs % count,
+            "to": pairs // count,
+            "row_bytes": np.bincount(at, given.row_bytes[out], len(pairs)),
+        },
+        *(tasks.devices, tasks.links),
         np.array(seconds, np.float64),
-        *(reads, outputs, readers),
+        *(reads, readers),
     )
 
 
@@ -132,7 +127,8 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
 def find_runs(tasks: Tasks) -> None:
     """Sort the units by run into spots; mark the last one of each run by `cut`.
 
-    `leader` is the parent in the set of units, `key` of a run in `functions`.
+    `leader` is the parent in the set of units; `number` of a leader that of its run,
+    `start` of a run where it begins.
     """
     units, items, spots, runs = tasks.units, tasks.items, tasks.spots, tasks.functions
     count, total, found = len(units) - 1, 0, 0
@@ -159,28 +155,31 @@ def find_runs(tasks: Tasks) -> None:
             if alike and other.where == unit.where:
                 leaders[root_of(leaders, u)] = root_of(leaders, v)
     for u in range(count):
-        root = root_of(leaders, u)
-        if runs[root].number < 0:
-            runs[root].number = found
+        root = runs[root_of(leaders, u)]
+        if root.number < 0:
+            root.number = found
             runs[found].start = 0
             found += 1
-        runs[runs[root].number].start += 1
+        runs[root.number].start += 1
     for run in range(found):
         total += runs[run].start
         runs[run].start = total
         spots[total - 1].cut = 1
     for u in range(count - 1, -1, -1):
-        run = runs[root_of(leaders, u)].number
-        runs[run].start -= 1
-        units[u].spot = runs[run].start
-        spots[units[u].spot].unit = u
+        run = runs[runs[root_of(leaders, u)].number]
+        run.start -= 1
+        units[u].spot = run.start
+        spots[run.start].unit = u
 
 
 @compiled
-def cut_run(tasks: Tasks, low: int, high: int) -> None:
-    """Cut the run in `spots[low:high]` at seams, and what is long again."""
+def cut_run(tasks: Tasks, last: int, long: float) -> None:
+    """Cut the run that ends at this spot at seams, and what is long again."""
     units, items, spots = tasks.units, tasks.items, tasks.spots
-    spots[0].low, spots[0].high, top = low, high, 1
+    low, top = last, 1
+    while low > 0 and not spots[low - 1].cut:
+        low -= 1
+    spots[0].low, spots[0].high = low, last + 1
     while top:
         top -= 1
         low, high = spots[top].low, spots[top].high
@@ -188,7 +187,7 @@ def cut_run(tasks: Tasks, low: int, high: int) -> None:
         done = passing = left = 0
         for i in range(low, high):
             left += units[spots[i].unit].calls
-        if left < 2 * CALLS:
+        if left < long:
             continue
         tasks.counted[STAMP] += 1
         for i in range(low, high):
@@ -228,24 +227,20 @@ def number_functions(tasks: Tasks) -> int:
     Most are in the order of their first calls; else by the algorithm of Kahn (1962).
     """
     units, spots, functions = tasks.units, tasks.spots, tasks.functions
-    count, total = 0 * len(units), len(units) - 1
-    first = count
+    total = len(units) - 1
+    count = first = 0 * total  # a literal would be compiled for anew
     for i in range(total):
-        u = spots[i].unit
-        if i == 0 or spots[i - 1].cut or units[u].key != units[spots[i - 1].unit].key:
+        unit = units[spots[i].unit]
+        if i == 0 or spots[i - 1].cut or unit.key != units[spots[i - 1].unit].key:
             functions[count].number = -1
-            functions[count].start = i
             count += 1
-        units[u].function = count - 1
-    functions[count].start = total
-    for u in range(total):  # the first call of each decides
+        unit.function = count - 1
+    for u in range(total):
         function = functions[units[u].function]
         if function.number < 0:
             function.number = first
-            functions[first].leader = units[u].function
             first += 1
         units[u].function = function.number
-        tasks.tasks[function.number].where = units[u].where
     for edge in range(tasks.counted[EDGES]):
         f = units[tasks.items[edge].source].function
         for r in range(tasks.items[edge].readers, tasks.items[edge + 1].readers):
@@ -257,35 +252,33 @@ def number_functions(tasks: Tasks) -> int:
 
 @compiled
 def sort_functions(tasks: Tasks, count: int) -> None:
-    """Sort functions by Kahn's algorithm; `leader` and `start` tell their members."""
+    """Sort functions by Kahn's algorithm; they give edges to those that wait."""
     units, items, functions = tasks.units, tasks.items, tasks.functions
-    queue, size, turn = tasks.queue, 0, 0
+    queue, turn = tasks.queue, 0
     for f in range(count):
-        functions[f].backward = 0  # how many edges it waits for
+        tasks.tasks[f].pending, tasks.tasks[f].first_out = 0, -1
     for edge in range(tasks.counted[EDGES]):
         f = units[items[edge].source].function
+        append(tasks.tasks[f], items, edge)
         for r in range(items[edge].readers, items[edge + 1].readers):
             g = units[tasks.readers[r]].function
-            functions[g].backward += g != f
+            tasks.tasks[g].pending += g != f
     for f in range(count):
-        if functions[f].backward == 0:
-            size = push(queue, size, 0.0, f)
-    while size:
-        f = queue[0].key
-        size = pop(queue, size)
+        if tasks.tasks[f].pending == 0:
+            push(queue, 0.0, f)
+    while queue[0].key:
+        f = queue[1].key
+        pop(queue)
         functions[f].number = turn
         turn += 1
-        begin = functions[f].leader
-        for i in range(functions[begin].start, functions[begin + 1].start):
-            u = tasks.spots[i].unit
-            for o in range(units[u].outputs, units[u + 1].outputs):
-                edge = tasks.outputs[o]
-                for r in range(items[edge].readers, items[edge + 1].readers):
-                    g = units[tasks.readers[r]].function
-                    if g != f:
-                        functions[g].backward -= 1
-                        if functions[g].backward == 0:
-                            size = push(queue, size, 0.0, g)
+        edge = tasks.tasks[f].first_out
+        while edge >= 0:
+            for r in range(items[edge].readers, items[edge + 1].readers):
+                g = units[tasks.readers[r]].function
+                if g != f:
+                    tasks.tasks[g].pending -= 1
+                    if tasks.tasks[g].pending == 0:
+                        push(queue, 0.0, g)
+            edge = items[edge].next_out
     for u in range(len(units) - 1):
         units[u].function = functions[units[u].function].number
-        tasks.tasks[units[u].function].where = units[u].where

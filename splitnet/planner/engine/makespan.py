@@ -9,39 +9,11 @@ longest chain behind a task is too long.
 import numpy as np
 
 from splitnet.planner.engine.compiler import compiled, entry
-from splitnet.planner.engine.functions import cut_functions
+from splitnet.planner.engine.functions import LONG, append, cut_functions
 from splitnet.planner.engine.load_graph import Ints
-from splitnet.planner.engine.tasks import (
-    EDGES,
-    EVENTS,
-    SENT,
-    Records,
-    Tasks,
-    pop,
-    push,
-)
+from splitnet.planner.engine.tasks import EDGES, EVENTS, SENT, Tasks, pop, push
 
 _COPIES_FIRST = 1 << 62
-
-
-@compiled
-def append(task: Records, records: Records, number: int) -> None:
-    """Add an item, or a contribution, to the list of what a task gives to others."""
-    if task.first_out < 0:
-        task.first_out = number
-    else:
-        records[task.last_out].next_out = number
-    task.last_out = number
-    records[number].next_out = -1
-
-
-@compiled
-def summing(tasks: Tasks, item: int, count: int) -> int:
-    """The task that waits for the sum of an item's gradients."""
-    function = tasks.units[tasks.items[item].source].function
-    if item < tasks.counted[EDGES]:
-        return int(2 * count - 1 - function)
-    return int(2 * count + function)
 
 
 @compiled
@@ -50,9 +22,7 @@ def set_up(tasks: Tasks, count: int) -> None:
     units, items, edges = tasks.units, tasks.items, tasks.counted[EDGES]
     functions, total, last = tasks.functions, len(units) - 1, 2 * count - 1
     for number in range(3 * count):
-        f = number if number < count else last - number
         task = tasks.tasks[number]
-        task.where = tasks.tasks[f if f >= 0 else number - 2 * count].where
         task.seconds = task.ready = 0.0
         task.tail = -1.0
         task.cause = task.first_out = -1
@@ -63,6 +33,7 @@ def set_up(tasks: Tasks, count: int) -> None:
         unit, f = units[u], units[u].function
         ahead, back = tasks.tasks[f], tasks.tasks[last - f]
         update = tasks.tasks[2 * count + f]
+        ahead.where = back.where = update.where = unit.where
         ahead.seconds += tasks.seconds[unit.where, u]
         back.seconds += tasks.seconds[unit.where, 2 * total - 1 - u]
         update.seconds += tasks.seconds[unit.where, 2 * total + u]
@@ -89,8 +60,9 @@ def set_up(tasks: Tasks, count: int) -> None:
         item.leaves = 0
         item.next_view = -1
         for device in range(len(tasks.devices)):
-            tasks.sums[i, device].missing = 0
-            tasks.sums[i, device].ended = 0.0
+            sums = tasks.sums[i, device]
+            sums.missing = sums.wholes = 0
+            sums.row_bytes = sums.ended = 0.0
     for edge in range(edges):
         item, out = items[edge], False
         f, root = units[item.source].function, item.copied_as
@@ -113,48 +85,50 @@ def set_up(tasks: Tasks, count: int) -> None:
             sums = tasks.sums[to, tasks.tasks[g].where]
             tasks.tasks[summing(tasks, to, count)].pending += sums.missing == 0
             sums.missing += 1
+            sums.wholes += given.row_bytes == 0.0
+            sums.row_bytes += given.row_bytes
             append(tasks.tasks[last - g], tasks.contributions, e)
 
 
 @compiled
-def arrive(tasks: Tasks, size: int, number: int, time: float, by: int) -> int:
-    """Note that something of a task is there for another; the queue's new size."""
+def summing(tasks: Tasks, item: int, count: int) -> int:
+    """The task that waits for the sum of an item's gradients."""
+    function = tasks.units[tasks.items[item].source].function
+    if item < tasks.counted[EDGES]:
+        return int(2 * count - 1 - function)
+    return int(2 * count + function)
+
+
+@compiled
+def arrive(tasks: Tasks, number: int, time: float, by: int) -> None:
+    """Note that something of a task is there for another."""
     task = tasks.tasks[number]
     if time >= task.ready:
         task.ready = time
         task.cause = by
     task.pending -= 1
-    if task.pending > 0:
-        return size
-    return push(tasks.queue, size, task.ready, number)
+    if task.pending == 0:
+        push(tasks.queue, task.ready, number)
 
 
 @compiled
 def send(
-    tasks: Tasks,
-    size: int,
-    time: float,
-    item: int,
-    way: tuple[int, int],
-    amount: float,
-    by: int,
-) -> int:
+    tasks: Tasks, time: float, item: int, source: int, target: int, size: float, by: int
+) -> None:
     """Queue a copy of an item, or of its gradients' sum if `by` is a backward task."""
     number = tasks.counted[SENT]
     tasks.counted[SENT] += 1
     copy = tasks.copies[number]
-    copy.moved = item
-    copy.source, copy.target = way
-    copy.by = by
-    copy.bytes = amount
-    return push(tasks.queue, size, time, number - _COPIES_FIRST)
+    copy.moved, copy.source, copy.target, copy.by = item, source, target, by
+    copy.bytes = size
+    push(tasks.queue, time, number - _COPIES_FIRST)
 
 
 @compiled
-def give(tasks: Tasks, size: int, item: int, time: float, key: int) -> int:
+def give(tasks: Tasks, item: int, time: float, key: int) -> None:
     """Give an item of a forward task, and its views, to all readers.
 
-    Weights come from task -1.
+    Weights come from a task below 0.
     """
     items, view = tasks.items, item
     here = tasks.units[items[item].source].where
@@ -164,38 +138,23 @@ def give(tasks: Tasks, size: int, item: int, time: float, key: int) -> int:
             there = tasks.tasks[number].where
             if there == here:
                 if key >= 0 and number != key:
-                    size = arrive(tasks, size, number, time, key)
+                    arrive(tasks, number, time, key)
                 continue
             tasks.tasks[number].pending += key < 0
             if tasks.devices[there].sent != item:
                 tasks.devices[there].sent = item
-                way, amount = (here, there), items[item].bytes
-                size = send(tasks, size, time, item, way, amount, key)
+                send(tasks, time, item, here, there, items[item].bytes, key)
         view = items[view].next_view
-    return size
-
-
-@compiled
-def bytes_from(tasks: Tasks, item: int, device: int) -> float:
-    """Bytes of a sum from a device: of the rows of a table, if all send only rows."""
-    amount, wholes, count = 0.0, 0, 0
-    items = tasks.items
-    for e in range(items[item].contributions, items[item + 1].contributions):
-        given = tasks.contributions[e]
-        if tasks.units[given.unit].where == device:
-            amount += given.row_bytes
-            count += 1
-            wholes += given.row_bytes == 0
-    return amount if count and not wholes else amount + items[item].bytes
 
 
 @entry
 def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     """Seconds of the step with group g on `device_of[g]`; infinite above the limit."""
     units, items, devices = tasks.units, tasks.items, tasks.devices
-    total, last, end, size = len(units) - 1, 0.0, -1, 0
+    count = total = len(units) - 1
+    last, end, nobody = 0.0, -1, -1 - count  # a literal would be compiled for anew
     limit *= 1 + 1e-9  # times and what is left are added up in different orders
-    tasks.counted[SENT] = 0
+    tasks.counted[SENT] = tasks.queue[0].key = 0
     for number in range(len(devices)):
         devices[number].left = devices[number].free = 0.0
         devices[number].sent = -1
@@ -204,6 +163,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     for u in range(total):
         where = device_of[units[u].group]
         units[u].where = where
+        units[u].function = u
         devices[where].left += tasks.seconds[where, u]
         devices[where].left += tasks.seconds[where, 2 * total - 1 - u]
         devices[where].left += tasks.seconds[where, 2 * total + u]
@@ -211,17 +171,18 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     for number in range(len(devices)):
         if devices[number].left > limit:
             return np.inf
-    count = cut_functions(tasks)
+    if not tasks.whole:
+        count = cut_functions(tasks, LONG)
     set_up(tasks, count)
     tasks.counted[EVENTS] += 2 * total
     for weight in range(tasks.counted[EDGES], len(items) - 1):
-        size = give(tasks, size, weight, 0.0, -1)
+        give(tasks, weight, 0.0, nobody)
     for f in range(count):
         if tasks.tasks[f].pending == 0:
-            size = push(tasks.queue, size, 0.0, f)
-    while size:
-        time, key = tasks.queue[0].time, tasks.queue[0].key
-        size = pop(tasks.queue, size)
+            push(tasks.queue, 0.0, f)
+    while tasks.queue[0].key:
+        time, key = tasks.queue[1].time, tasks.queue[1].key
+        pop(tasks.queue)
         tasks.counted[EVENTS] += 1
         if key < 0:
             copy = tasks.copies[key + _COPIES_FIRST]
@@ -235,14 +196,13 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
             if time > last:
                 last, end = time, copy.by
             if copy.by >= count:
-                number = summing(tasks, view, count)
-                size = arrive(tasks, size, number, time, copy.by)
+                arrive(tasks, summing(tasks, view, count), time, copy.by)
                 continue
             while view >= 0:
                 for r in range(items[view].readers, items[view + 1].readers):
                     unit = units[tasks.readers[r]]
                     if unit.where == copy.target:
-                        size = arrive(tasks, size, unit.function, time, copy.by)
+                        arrive(tasks, unit.function, time, copy.by)
                 view = items[view].next_view
             continue
         task = tasks.tasks[key]
@@ -263,13 +223,13 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         at = task.first_out
         if key < count:
             if tasks.functions[key].backward:
-                size = arrive(tasks, size, 2 * count - 1 - key, time, key)
+                arrive(tasks, 2 * count - 1 - key, time, key)
             while at >= 0:
-                size = give(tasks, size, at, time, key)
+                give(tasks, at, time, key)
                 at = items[at].next_out
         elif key < 2 * count:
             if tasks.tasks[4 * count - 1 - key].pending > 0:
-                size = arrive(tasks, size, 4 * count - 1 - key, time, key)
+                arrive(tasks, 4 * count - 1 - key, time, key)
             while at >= 0:
                 given = tasks.contributions[at]
                 item, at = items[given.to].copied_as, given.next_out
@@ -281,10 +241,11 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 number, ended = summing(tasks, item, count), sums.ended
                 target = tasks.tasks[number].where
                 if target == task.where:
-                    size = arrive(tasks, size, number, ended, key)
+                    arrive(tasks, number, ended, key)
                     continue
-                way, amount = (task.where, target), bytes_from(tasks, item, task.where)
-                size = send(tasks, size, ended, item, way, amount, key)
+                # Rows of a table are sent side by side, a whole gradient once.
+                size = sums.row_bytes + items[item].bytes * (sums.wholes > 0)
+                send(tasks, ended, item, task.where, target, size, key)
     if last > limit:
         return np.inf
     note_critical(tasks, count, end)

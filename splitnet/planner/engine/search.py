@@ -22,7 +22,6 @@ search goes on where a shorter one ends, and its answer is never worse.
 
 from dataclasses import replace
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +31,6 @@ from splitnet.planner.engine.annealing import (
     STEPS_PER_EVENT,
     STEPS_PER_RUN,
     VALUE,
-    Cooling,
     Rules,
     anneal,
     state_of,
@@ -57,9 +55,9 @@ from splitnet.planner.engine.starts import (
     list_schedule,
     random_order,
     random_start,
-    repaired,
 )
-from splitnet.planner.engine.tasks import EVENTS, Tasks, no_tasks, tasks_of
+from splitnet.planner.engine.tasks import EVENTS, Tasks, tasks_of
+from splitnet.planner.engine.uncompiled import repaired, with_bytes_as_seconds
 from splitnet.planner.problem import (
     Problem,
     contract,
@@ -88,43 +86,16 @@ _LEAST_NEW, _MOST_NEW, _RECENT, _GOOD = 0.1, 0.6, 0.2, 3
 turn has helped: its answer is one of so many best."""
 
 
-class _Style(NamedTuple):
-    """How the turns of one kind of problem spend their steps.
-
-    Attributes:
-        construct: Fraction of the steps for chain partitions.
-        new: Whether turns begin anew at all.
-        combine: Of the other turns, those that begin with what two have in common.
-        steps: Of a turn, beside the fractions `growth` of those so far for turns that
-            begin anew and for others.
-        hot: Least temperature to begin with, of a power of the value.
-        coarse: Whether every turn merges as far as those that begin anew.
-    """
-
-    construct: float
-    new: bool
-    combine: float
-    steps: float
-    growth: tuple[float, float]
-    hot: float
-    coarse: bool
-
-
-class _Run(NamedTuple):
-    """One multilevel annealing: how far to merge, and how to cool."""
-
-    steps: float
-    clusters: float
-    most_seconds: float
-    hot: float
-    exponent: int
-    rating: float
-
-
 class _Search:
     """What the turns of one search share.
 
     Attributes:
+        construct: Fraction of the steps for chain partitions.
+        combine: Of the turns that begin with a good assignment, those that begin with
+            what two have in common.
+        steps: Of a turn, beside the fractions `growth` of those so far for turns that
+            begin anew and for others.
+        hot: Least temperature to begin with, of a power of the value.
         best: The best assignment found; its value counts cuts.
         nearest: How full its fullest device is, and what else is the least bad.
         margin: Bytes by which peaks are above sums, of assignments like the last ones.
@@ -144,19 +115,19 @@ class _Search:
         self.state, self.random = random_state(seed), np.random.default_rng(seed)
         self.units, self.turns, self.constructed = len(problem.group_of_unit), 0, 0
         groups, free = problem.group_count, contiguity == "free"
-        self.tasks: Tasks | None = None
-        steps, growth = max(10_000.0, 20.0 * groups), 0.004 if free else 0.01
-        self.style = _Style(0.5, False, 0.0, 2 * steps, (growth, growth), 0.01, False)
-        if objective == "latency":
-            self.tasks = tasks_of(problem)
+        self.tasks = tasks_of(problem) if objective == "latency" else None
+        self.steps, self.hot = max(10_000.0, 20.0 * groups), 0.01
+        if self.tasks is not None:
             events = self.units * (7 if problem.functions is None else 4)
             self.whole = STEPS_PER_RUN + STEPS_PER_EVENT * events
-            steps, more = max(3000.0, 300 * self.whole), (0.06, 0.25)
-            part = 0.0 if free else 0.1
-            self.style = _Style(part, True, 0.1, steps, more, 0.01, False)
+            self.steps, self.growth = max(3000.0, 300 * self.whole), (0.06, 0.25)
+            self.construct, self.combine = 0.1 * (not free), 0.1
         elif free:
-            self.style = _Style(0.08, True, 0.6, steps, (growth, growth), 0.05, True)
-        self.none = no_tasks(problem.device_count)
+            self.construct, self.combine = 0.08, 0.6
+            self.growth, self.hot = (0.004, 0.004), 0.05
+        else:
+            self.construct, self.combine = 0.5, 0.0
+            self.growth, self.steps = (0.01, 0.01), 2 * self.steps
         self.chains = Chains(problem)
         self.kind = np.array(equivalent_devices(problem))
         self.margin = np.zeros(problem.device_count)
@@ -239,9 +210,13 @@ class _Search:
         target, self.turns = self.problem, self.turns + 1
         odd = self.objective == "throughput" and self.turns % 2
         if self.objective == "memory" or not (known or odd):
-            target, tasks = self._bytes_for_seconds(known), None
+            # Bytes for seconds, as many more as peaks were above sums.
+            scale, room = 1.0 / self.ratio, target.graph.capacity_bytes
+            if not known:
+                scale, room = scale * np.maximum(self.capacity, 1.0), scale + inf
+            target, tasks = with_bytes_as_seconds(target, scale, room), None
         self.budget.spend(200)
-        if self.constructed < self.style.construct * began:
+        if self.constructed < self.construct * began:
             self.keep(self._chain_partition(target, tasks))
             self.constructed += self.budget.spent - began
         elif known and self.objective == "memory" and self.turns % 4 == 0:
@@ -272,8 +247,7 @@ class _Search:
                 line = device_line(target, self.chain.place)
                 stage = None if line is None else line[self.chain.place]
         order = random_order(graph, self.random, stage)
-        found = self.chains.cut(graph, order, most=most)
-        self.budget.spend(self.chains.steps(graph))
+        found = self.chains.cut(graph, order, self.budget, most=most)
         if found is None:
             return self.nearest.place
         if tasks is None:
@@ -282,82 +256,51 @@ class _Search:
 
     def _improve(self, target: Problem, tasks: Tasks | None) -> None:
         """Anneal a new assignment, a good one, or what two good ones share."""
-        random, style, members = self.random, self.style, self.elite.members
-        groups, good = target.group_count, self.elite.members[:_GOOD]
+        random, members, groups = self.random, self.elite.members, target.group_count
+        free, good = self.contiguity == "free", members[:_GOOD]
         share = self.helped[1] / sum(self.helped)
-        new = style.new and random.random() < min(_MOST_NEW, max(_LEAST_NEW, share))
-        new |= not members
+        new = random.random() < min(_MOST_NEW, max(_LEAST_NEW, share))
+        new = not members or (new and (free or tasks is not None))
         if new:
-            kept = self.nearest.place * (self.contiguity != "free")
+            kept = self.nearest.place * (not free)
             start, margin = self.nearest.place, self.margin.copy()
         else:
             one = members[int(random.random() ** 3 * len(members))]  # mostly a good one
             start, kept, margin = one.place, one.place, one.margin
-            if random.random() < style.combine:
+            if random.random() < self.combine:
                 other = members[int(random.integers(len(members)))].place
                 kept = start * self.problem.device_count + other
         if tasks is not None:
             target = self.with_room(margin)
         clusters = (22 + 0.02 * groups) * 3 ** random.random()
-        if not (new or style.coarse):
+        if not new and (tasks is not None or not free):
             clusters = groups / 2 * 0.1 ** random.random()
             if random.random() < 0.5:
                 clusters = groups
-        spent = min(self.budget.spent, 1000 * style.steps)
-        run = _Run(
-            style.steps + style.growth[not new] * spent,
-            max(clusters, 2 * target.device_count),
-            self._most_seconds(target) * float(random.choice([0.3, 0.6, 1.0])),
-            style.hot * 6.0 ** random.random(),
-            exponent=12 if tasks is not None or random.random() < 0.67 else 24,
-            rating=float(random.choice([0.0, 0.15, 0.3, 0.5])),
-        )
-        anew = new and self.contiguity == "free"
+        spent = min(self.budget.spent, 1000 * self.steps)
+        steps = self.steps + self.growth[not new] * spent
+        hot, anew = self.hot * 6.0 ** random.random(), new and free
         for _ in range(_CORRECTIONS):
-            start = kept = self._multilevel(target, start, kept, run, tasks, new=anew)
+            run = steps, max(int(clusters), 2 * target.device_count), hot
+            start = kept = self._multilevel(target, start, kept, tasks, *run, new=anew)
             above = self.keep(start)
             if above is None or tasks is None or not self.budget.left:
                 break
             margin[:] = np.maximum(margin, above)
             target, anew = self.with_room(above), False
-            run = run._replace(steps=run.steps / 4, clusters=groups, hot=0.01)
+            steps, clusters, hot = steps / 4, groups, 0.01
         helped = any(one is not other for one, other in zip(members, good))
         self.helped[new] += _RECENT * (helped - self.helped[new])
-
-    def _most_seconds(self, target: Problem) -> float:
-        """Of a cluster: what a device computes if all compute as long."""
-        fastest = target.graph.seconds.min(axis=1, initial=inf).sum()
-        limited = int(np.isfinite(self.capacity).sum())
-        return float(fastest) / (limited or target.device_count)
-
-    def _bytes_for_seconds(self, known: bool) -> Problem:
-        """The problem with bytes for seconds, so that the load is what devices hold.
-
-        As many more as peaks were above sums; fractions of the capacity, which is no
-        limit then, while nothing is known to fit. Transfers cost next to nothing, so
-        that among equal assignments few cross.
-        """
-        graph, devices = self.problem.graph, self.problem.device_count
-        scale = np.ones(devices) if known else np.maximum(self.capacity, 1.0)
-        seconds = graph.size_bytes[:, None] * (self.ratio / scale)
-        nets = np.tile(graph.net_seconds.max(axis=1, initial=0.0)[:, None], devices)
-        if nets.sum() > 0:
-            nets *= 0.01 * seconds.sum() / devices / nets.sum()
-        graph = graph._replace(
-            seconds=seconds,
-            kind=np.arange(devices),
-            net_seconds=nets,
-            capacity_bytes=graph.capacity_bytes if known else np.full(devices, inf),
-        )
-        return replace(self.problem, graph=graph)
 
     def _multilevel(
         self,
         here: Problem,
         place: Ints,
         keep: Ints,
-        run: _Run,
         tasks: Tasks | None,
+        steps: float,
+        clusters: int,
+        hot: float,
         *,
         new: bool,
     ) -> Ints:
@@ -367,9 +310,14 @@ class _Search:
         list schedule, or random. Without tasks, loads are minimised.
         """
         levels: list[tuple[Problem, Ints, Tasks | None]] = []
-        room, random = here.graph.capacity_bytes, self.random
-        most_bytes = 0.5 * float(np.max(room, initial=0.0, where=np.isfinite(room)))
-        end, clusters = self.budget.spent + run.steps, int(run.clusters)
+        random, room = self.random, here.graph.capacity_bytes
+        limited, fastest = np.isfinite(room), here.graph.seconds.min(axis=1).sum()
+        shared = fastest / (int(limited.sum()) or len(room))  # by equal devices
+        most_seconds = float(shared * random.choice([0.3, 0.6, 1.0]))
+        most_bytes = 0.5 * float(room.max(initial=0.0, where=limited)) or inf
+        exponent = 12 if tasks is not None or random.random() < 0.67 else 24
+        rating = float(random.choice([0.0, 0.15, 0.3, 0.5]))
+        end = self.budget.spent + steps
         while (groups := here.group_count) > clusters:
             finer = max(clusters, groups // 2)
             cluster, count = merge_edges(
@@ -377,9 +325,9 @@ class _Search:
                 keep,
                 clusters if finer < 1.5 * clusters else finer,
                 random,
-                rating=run.rating,
-                most_seconds=run.most_seconds,
-                most_bytes=most_bytes or inf,
+                rating=rating,
+                most_seconds=most_seconds,
+                most_bytes=most_bytes,
             )
             if count > 0.95 * groups:
                 break
@@ -398,10 +346,10 @@ class _Search:
             place = random_start(here.graph, random)
         if self.contiguity == "free":
             place = repaired(here.graph, place)
-        share, hot = 0.5 if levels else 1.0, run.hot
+        share = 0.5 if levels else 1.0
         while True:
             steps = share * max(0.0, end - self.budget.spent)
-            place = self._anneal(here, place, steps, hot, run.exponent, tasks)
+            place = self._anneal(here, place, steps, hot, exponent, tasks)
             if not levels:
                 return place
             here, cluster, tasks = levels.pop()
@@ -422,19 +370,12 @@ class _Search:
         movable = np.flatnonzero(graph.allowed.sum(axis=1) > 1)
         if not len(movable):
             return place
-        line = device_line(problem, place) if self.contiguity == "pipeline" else None
-        rules = Rules(
-            CONTIGUITIES.index(self.contiguity),
-            np.arange(problem.device_count) if line is None else line,
-            problem.forward,
-            np.zeros(len(problem.forward.group), np.bool_),
-        )
         state = state_of(graph, place)
         penalty = 1 + problem.cut_penalty * float(cut_size(graph, place))
         each = _STEPS_PER_PROPOSAL
         each += _STEPS_PER_NET * len(graph.group_nets) / len(place)
         if self.contiguity == "convex":
-            each += _STEPS_PER_CALL * len(rules.forward.order)
+            each += _STEPS_PER_CALL * len(problem.forward.order)
         steps = max(256 * each, steps)
         proposals, cold = int(max(256, steps / each / 200)), 0.002
         if tasks is not None:
@@ -444,17 +385,21 @@ class _Search:
             tasks.counted[EVENTS] = 0
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers[BEST] = state.load.max() * penalty
-        largest = max(2, len(place) // 3)
-        cooling = Cooling(
+        line = device_line(problem, place) if self.contiguity == "pipeline" else None
+        rules = Rules(
             *(steps, each, proposals, hot, cold, exponent),
-            *(largest, problem.cut_penalty),
+            max(2, len(place) // 3),
+            problem.cut_penalty,
+            CONTIGUITIES.index(self.contiguity),
+            np.arange(problem.device_count) if line is None else line,
+            problem.forward,
+            np.zeros(len(problem.forward.group), np.bool_),
         )
         spent = 0.0
         while spent < steps and budget.left:
             before, until = spent, min(steps, spent + 20_000.0)
             spent = anneal(
-                *(graph, rules, state, movable, cooling, tasks or self.none),
-                *(spent, until, self.state),
+                graph, rules, state, movable, tasks, spent, until, self.state
             )
             budget.spend(spent - before)
         return state.best if state.numbers[BEST] < inf else state.place

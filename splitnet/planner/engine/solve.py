@@ -89,7 +89,7 @@ def step_costs(problem: Problem) -> tuple[Callable[[Ints], tuple[float, int]], b
     """
     import splitnet.planner.engine.compiler as compiler
 
-    if compiler.INTERPRETED or not compiler.is_compiled():
+    if compiler.INTERPRETED or not compiler.is_compiled("latency"):
         return problem.step_costs, False
     from splitnet.planner.engine.makespan import makespan
     from splitnet.planner.engine.tasks import SENT, tasks_of
@@ -205,7 +205,14 @@ def _searched(
 ) -> tuple[Ints, str]:
     """The best assignment that is found with numba, and the name of the algorithm."""
     began = monotonic()
-    warm_up()
+    known = any(
+        value_of(problem, objective, place) < inf
+        for place in (*starts, *single_devices(problem))
+    )
+    if objective == "latency":
+        warm_up(objective)
+    if not (objective == "latency" and contiguity == "free" and known):
+        warm_up("throughput")  # loads, or bytes until something fits, are minimised
     budget.pause(monotonic() - began)
     from splitnet.planner.engine.search import search
 
@@ -218,23 +225,17 @@ def _searched(
 
 
 @cache
-def warm_up() -> None:
-    """Load the compiled search; say so if it must be compiled first."""
+def warm_up(*objectives: str) -> None:
+    """Load what searches for objectives run; say so if it must be compiled first."""
     import splitnet.planner.engine.compiler as compiler
 
+    wanted = objectives or ("latency", "throughput")
     if compiler.INTERPRETED:
         return
-    if not compiler.is_compiled():
+    if not all(map(compiler.is_compiled, wanted)):
         _LOGGER.warning("compiling the planner, once (this takes about 10 s)")
     from splitnet.planner.engine.search import search
 
-    for objective in ("latency", "throughput"):
-        search(_sample(), objective, Budget(60.0, 20_000))
-    compiler.mark_compiled()
-
-
-def _sample() -> Problem:
-    """A problem to compile for: a hundred calls on three devices."""
     names = [f"c{i}" for i in range(100)]
     graph = Graph(
         "sample",
@@ -245,10 +246,13 @@ def _sample() -> Problem:
     )
     cluster = Cluster.of("2*gpu", "cpu")
     everywhere = tuple(device.name for device in cluster)
-    return problem_of(
+    sample = problem_of(
         step_graph(graph, cluster, units="calls"),
         cluster,
         [Group((name,), everywhere) for name in names],
         group_of_unit=range(len(names)),
         cut_penalty=1e-3,
     )
+    for objective in wanted:
+        search(sample, objective, Budget(60.0, 20_000))
+        compiler.mark_compiled(objective)

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import RandomState, entry, uniform
 from splitnet.planner.engine.load_graph import (
     Bools,
     Floats,
     Ints,
     LoadGraph,
-    bytes_per_device,
 )
 from splitnet.planner.engine.tasks import Records, pop, push, queue_of
 from splitnet.planner.problem import Problem, equivalent_devices
@@ -208,23 +208,16 @@ class Chains:
         self.number[np.cumprod(self.number + 1.0) > _MOST_STATES] = 0
         self.states = int(np.prod(self.number + 1))
 
-    def steps(self, graph: LoadGraph) -> float:
-        """About how many steps a cut takes."""
-        blocks = min(len(graph.size_bytes), self._most_blocks()) + 1
-        pins = len(graph.net_pins) + len(graph.size_bytes)
-        cells = 0.5 * self.states * len(self.number) * blocks
-        return blocks * (pins * _STEPS_PER_PIN + cells * _STEPS_PER_CELL)
-
-    def _most_blocks(self) -> int:
-        return max(2, min(_MOST_BLOCKS, int((_MOST_CELLS / self.states) ** 0.5)))
-
-    def cut(self, graph: LoadGraph, order: Ints, *, most: float = inf) -> Ints | None:
+    def cut(
+        self, graph: LoadGraph, order: Ints, budget: Budget, *, most: float = inf
+    ) -> Ints | None:
         """The partition of an order with the least load; None if none is below `most`.
 
         Dynamic program over (devices used of each class, blocks placed), as in
         PipeDream (Narayanan et al. 2019); exact for the order and its blocks.
         """
-        bounds, classes = self._bounds(graph, order), len(self.number)
+        blocks = max(2, min(_MOST_BLOCKS, int((_MOST_CELLS / self.states) ** 0.5)))
+        bounds, classes = _bounds(graph, order, blocks), len(self.number)
         device = np.array([int(np.argmax(self.owner == c)) for c in range(classes)])
         load = np.zeros((classes, len(bounds), len(bounds)))
         inside = np.zeros(len(graph.net_seconds), np.int64)
@@ -232,6 +225,8 @@ class Chains:
         best = np.full((self.states, len(bounds)), most)
         last = np.zeros((*best.shape, 2), np.int64)
         partition(load, self.number, most, best, last)
+        pins, cells = len(graph.net_pins) + len(order), 0.5 * self.states * load.size
+        budget.spend(len(bounds) * pins * _STEPS_PER_PIN + cells * _STEPS_PER_CELL)
         s, j = best.shape[0] - 1, len(bounds) - 1
         if not best[s, j] < most:
             return None
@@ -243,21 +238,21 @@ class Chains:
             s, j = s - int(radix[c]), i
         return place
 
-    def _bounds(self, graph: LoadGraph, order: Ints) -> Ints:
-        """Bounds of the blocks of an order, each where few seconds cross."""
-        groups, most = len(order), self._most_blocks()
-        if groups <= most:
-            return np.arange(groups + 1)
-        at, start = np.argsort(order), graph.net_start[:-1]
-        seconds = graph.net_seconds.max(axis=1, initial=0.0)
-        width = np.zeros(groups + 2)
-        if len(start):
-            ends = at[graph.net_pins]
-            np.add.at(width, np.minimum.reduceat(ends, start) + 1, seconds)
-            np.subtract.at(width, np.maximum.reduceat(ends, start) + 1, seconds)
-        parts = np.array_split(np.cumsum(width)[:groups], most)[1:]
-        first = np.cumsum([groups - sum(map(len, parts)), *map(len, parts[:-1])])
-        return np.array([0, *(first + [one.argmin() for one in parts]), groups])
+
+def _bounds(graph: LoadGraph, order: Ints, blocks: int) -> Ints:
+    """Bounds of so many blocks of an order at most, each where few seconds cross."""
+    groups = len(order)
+    if groups <= blocks:
+        return np.arange(groups + 1)
+    at, start = np.argsort(order), graph.net_start[:-1]
+    width = np.zeros(groups + 2)
+    if len(start):
+        seconds, ends = graph.net_seconds.max(axis=1), at[graph.net_pins]
+        np.add.at(width, np.minimum.reduceat(ends, start) + 1, seconds)
+        np.subtract.at(width, np.maximum.reduceat(ends, start) + 1, seconds)
+    parts = np.array_split(np.cumsum(width)[:groups], blocks)[1:]
+    first = np.cumsum([groups - sum(map(len, parts)), *map(len, parts[:-1])])
+    return np.array([0, *(first + [one.argmin() for one in parts]), groups])
 
 
 @entry
@@ -286,11 +281,11 @@ def schedule(
         for kind in range(graph.seconds.shape[1]):
             fastest = min(fastest, graph.seconds[u, kind])
         end[u] = rest + (fastest + copies[u]) * (1.0 + 0.5 * noise * uniform(state))
-        push(queue, len(order) - 1 - i, -end[u], i)
-    for size in range(len(order), 0, -1):
-        u, chosen, earliest, most, begin = order[queue[0].key], -1, np.inf, -np.inf, 0.0
-        pop(queue, size)
-        roomy = 0
+        push(queue, -end[u], i)
+    while queue[0].key:
+        u, chosen, roomy = order[queue[1].key], -1, 0
+        earliest, most, begin = np.inf, -np.inf, 0.0
+        pop(queue)
         for d in range(len(free)):
             room = graph.capacity_bytes[d] - used[d] - graph.size_bytes[u]
             if not graph.allowed[u, d]:
@@ -338,29 +333,3 @@ def random_start(graph: LoadGraph, random: np.random.Generator) -> Ints:
     score: Floats = random.random(graph.allowed.shape) * graph.allowed
     chosen: Ints = np.argmax(score, axis=1)
     return chosen
-
-
-def repaired(graph: LoadGraph, place: Ints) -> Ints:
-    """Move groups that may not be or have no room where they are, largest first."""
-    used = bytes_per_device(graph, place)
-    stray = ~graph.allowed[np.arange(len(place)), place]
-    for group in np.flatnonzero(np.diff(graph.apart_start)):
-        others = graph.apart[graph.apart_start[group] : graph.apart_start[group + 1]]
-        stray[group] |= bool(np.any(place[others[others < group]] == place[group]))
-    moved = np.flatnonzero(stray | (used > graph.capacity_bytes)[place])
-    place = place.copy()
-    for group in sorted(moved, key=lambda g: -graph.size_bytes[g]):
-        here, size = place[group], graph.size_bytes[group]
-        if not stray[group] and used[here] <= graph.capacity_bytes[here]:
-            continue
-        room = graph.allowed[group] & (used + size <= graph.capacity_bytes)
-        others = graph.apart[graph.apart_start[group] : graph.apart_start[group + 1]]
-        room[place[others]] = False
-        if room.any():
-            seconds = np.where(room, graph.seconds[group, graph.kind], inf)
-            filled = np.where(np.isfinite(graph.capacity_bytes), used, 0.0)
-            target = int(np.lexsort((filled, seconds))[0])
-            used[here] -= size
-            used[target] += size
-            place[group] = target
-    return place

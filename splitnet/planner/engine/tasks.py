@@ -29,26 +29,26 @@ def _fields(integers: str, floats: str = "") -> np.dtype[np.void]:
 
 
 _UNIT = _fields(
-    "group key calls has_backward has_update reads outputs "  # lists of edges
+    "group key calls has_backward has_update reads "  # a list of edges
     "where function spot before after leader",  # scratch: its device, its function,
     "forward_tail backward_tail",  # hops and sets of units while those are found
 )
 _SPOT = _fields("unit cut made ends low high")
 """Units in the order of functions: whether one ends here, edges of a run that begin and
 end here, and a stack of runs to be cut."""
-_FUNCTION = _fields("number start leader backward")
+_FUNCTION = _fields("number start backward")
 _TASK = _fields("pending first_out last_out where cause", "seconds tail ready")
 """Of a function: what it waits for, the list of what it gives to others, the task that
 it waited for until it began, and the least seconds from its end to that of the step."""
 _ITEM = _fields(
-    "source view_of readers contributions "  # an edge that this is a view of, or -1
+    "source view_of readers "  # an edge that this is a view of, or -1; a list of units
     "copied_as next_view leaves next_out last seen",  # scratch
     "bytes fixed",  # seconds of a copy, nan where the link decides
 )
 _CONTRIBUTION = _fields("unit to next_out", "row_bytes")
-_SUM = _fields("missing", "ended")
-"""Of an item's gradients on a device: contributors that have not run, and when the last
-one ended."""
+_SUM = _fields("missing wholes", "row_bytes ended")
+"""Of an item's gradients on a device: contributors that have not run, those that do not
+send rows of a table only, bytes of the others' rows, and when the last one ended."""
 _COPY = _fields("moved source target by", "bytes")
 _EVENT = _fields("key", "time")
 _DEVICE = _fields("sent latest", "call free left")
@@ -77,7 +77,6 @@ class Tasks(NamedTuple):
     devices: Records
     links: Records
     reads: Ints
-    outputs: Ints
     readers: Ints
     seconds: Floats  # per device and task of a unit
     critical: Ints
@@ -97,20 +96,17 @@ def made(
     units: dict[str, Any],
     items: dict[str, Any],
     contributions: dict[str, Any],
-    devices: dict[str, Any],
-    links: dict[str, Any],
+    devices: Records,
+    links: Records,
     seconds: Floats,
     reads: Ints,
-    outputs: Ints,
     readers: Ints,
 ) -> Tasks:
     """Tasks with scratch that is large enough for any placement."""
-    count, devices_count = len(units["group"]), len(seconds)
-    item_count = len(items["source"])
-    each = np.concatenate([np.diff(items["readers"]), np.diff(items["contributions"])])
-    copies = 1 + int(np.minimum(each, devices_count).sum())
-    counted = np.zeros(4, np.int64)
-    counted[EDGES] = len(items["view_of"])
+    count, item_count = len(units["group"]), len(items["source"])
+    given = np.bincount(contributions["to"], minlength=item_count)
+    most = np.minimum([np.diff(items["readers"]), given], len(devices))
+    copies = 1 + int(most.sum())
     return Tasks(
         whole,
         _records(_UNIT, count + 1, **units),
@@ -119,17 +115,16 @@ def made(
         _records(_TASK, 3 * count),
         _records(_ITEM, item_count + 1, **items),
         _records(_CONTRIBUTION, len(contributions["unit"]), **contributions),
-        _records(_SUM, item_count, devices_count),
+        _records(_SUM, item_count, len(devices)),
         _records(_COPY, copies),
-        _records(_EVENT, 3 * count + copies),
-        _records(_DEVICE, devices_count, **devices),
-        _records(_LINK, devices_count, devices_count, **links),
+        queue_of(3 * count + copies),
+        devices,
+        links,
         reads,
-        outputs,
         readers,
         seconds,
         np.zeros(count + 1, np.int64),
-        counted,
+        np.array([0, 0, 0, len(items["view_of"])], np.int64),
     )
 
 
@@ -143,14 +138,17 @@ def tasks_of(problem: Problem) -> Tasks:
         if edge.source in read or step.task_seconds[0][edge.source]:
             for reader in edge.readers:
                 reads[reader].append(number)
-    start, users = rows_of([one.gradients_from for one in items])
-    row_bytes = [
-        size for one in items for size in one.row_bytes or [0] * len(one.gradients_from)
+    given = [
+        (user, number, size)
+        for number, one in enumerate(items)
+        for user, size in zip(
+            one.gradients_from, one.row_bytes or [0] * len(one.gradients_from)
+        )
     ]
+    by, to, row_bytes = np.array(given, np.int64).reshape(-1, 3).T
     read_start, read_edges = rows_of(reads)
-    output_start, outputs = rows_of(step.outputs)
     reader_start, readers = rows_of([one.readers for one in items])
-    tails = np.array(step.tails)
+    tails, devices = np.array(step.tails), step.device_count
     return made(
         rule is None,
         {
@@ -160,7 +158,6 @@ def tasks_of(problem: Problem) -> Tasks:
             "has_backward": [unit.has_backward for unit in step.units],
             "has_update": [bool(unit.trained) for unit in step.units],
             "reads": read_start,
-            "outputs": output_start,
             "forward_tail": tails[:count],
             "backward_tail": tails[count : 2 * count][::-1],
         },
@@ -168,76 +165,55 @@ def tasks_of(problem: Problem) -> Tasks:
             "source": [one.source for one in items],
             "view_of": [-1 if e.view_of is None else e.view_of for e in edges],
             "readers": reader_start,
-            "contributions": start,
             "bytes": [one.bytes for one in items],
             "fixed": [np.nan if o.seconds is None else o.seconds for o in items],
         },
-        {
-            "unit": users,
-            "to": np.repeat(np.arange(len(start) - 1), np.diff(start)),
-            "row_bytes": row_bytes,
-        },
-        {} if rule is None else {"call": rule.part_seconds},
-        {"latency": step.latency, "gap": step.gap, "per_byte": step.seconds_per_byte},
+        {"unit": by, "to": to, "row_bytes": row_bytes},
+        _records(_DEVICE, devices, call=[] if rule is None else rule.part_seconds),
+        _records(
+            *(_LINK, devices, devices),
+            latency=step.latency,
+            gap=step.gap,
+            per_byte=step.seconds_per_byte,
+        ),
         np.array(step.task_seconds, np.float64),
-        *(read_edges, outputs, readers),
-    )
-
-
-def no_tasks(devices: int) -> Tasks:
-    """A step without tasks, for what has no step."""
-    none = np.zeros(0, np.int64)
-    start = np.zeros(1, np.int64)
-    return made(
-        True,
-        {"group": none},
-        {"source": none, "view_of": none, "readers": start, "contributions": start},
-        {"unit": none},
-        {},
-        {},
-        np.zeros((devices, 0)),
-        *(none, none, none),
+        *(read_edges, readers),
     )
 
 
 def queue_of(size: int) -> Records:
-    """An empty queue for `push` and `pop`."""
-    return _records(_EVENT, size)
+    """An empty queue for `push` and `pop`: its size is the key of its first record."""
+    return _records(_EVENT, size + 1)
 
 
 @compiled
-def push(queue: Records, size: int, time: float, key: int) -> int:
-    """Add to a binary heap that is ordered by time, then key; its new size."""
-    i = size
-    while i:
-        above = queue[(i - 1) >> 1]
-        if above.time < time or (above.time == time and above.key < key):
-            break
-        queue[i].time = above.time
-        queue[i].key = above.key
-        i = (i - 1) >> 1
-    queue[i].time = time
-    queue[i].key = key
-    return size + 1
+def is_after(event: Records, time: float, key: int) -> bool:
+    """Whether an event is later, or as late with a larger key."""
+    return bool(event.time > time or (event.time == time and event.key > key))
 
 
 @compiled
-def pop(queue: Records, size: int) -> int:
-    """Remove the first of the heap, which the caller has read; its new size."""
-    size -= 1
-    time, key, i, j = queue[size].time, queue[size].key, 0, 1
+def push(queue: Records, time: float, key: int) -> None:
+    """Add an event to a binary heap."""
+    i = queue[0].key + 1
+    queue[0].key = i
+    while i > 1 and is_after(queue[i >> 1], time, key):
+        queue[i] = queue[i >> 1]
+        i >>= 1
+    queue[i].time, queue[i].key = time, key
+
+
+@compiled
+def pop(queue: Records) -> None:
+    """Remove the first event of the heap, which the caller has read."""
+    size, i, j = queue[0].key, 1, 2
+    queue[0].key = size - 1
+    last = queue[size]
     while j < size:
-        k = min(j + 1, size - 1)
-        first, other = queue[j], queue[k]
-        if other.time < first.time or (
-            other.time == first.time and other.key < first.key
-        ):
-            j, first = k, other
-        if time < first.time or (time == first.time and key < first.key):
+        if j + 1 < size and is_after(queue[j], queue[j + 1].time, queue[j + 1].key):
+            j += 1
+        if is_after(queue[j], last.time, last.key):
             break
-        queue[i].time = first.time
-        queue[i].key = first.key
-        i, j = j, 2 * j + 1
-    queue[i].time = time
-    queue[i].key = key
-    return size
+        queue[i] = queue[j]
+        i, j = j, 2 * j
+    queue[i] = last

@@ -11,14 +11,22 @@ Sums of bytes leave out what is only there for a while, so the simulator's peaks
 the room of each device.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 
 from splitnet.planner.bounds import CriticalPath, cost_per_device
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.load_graph import Floats, Ints, cut_size
+from splitnet.planner.engine.load_graph import (
+    Floats,
+    Ints,
+    LoadGraph,
+    bytes_per_device,
+    cut_size,
+    is_allowed,
+)
 from splitnet.planner.partitioning import running_order
 from splitnet.planner.problem import Problem, equivalent_devices, single_devices
 
@@ -27,6 +35,10 @@ _STEPS = 1_000_000
 
 _FEW_GROUPS = 12
 """Groups up to which it goes on as long as nothing fits."""
+
+
+def _lists(start: Ints, items: Ints) -> list[list[int]]:
+    return [row.tolist() for row in np.split(items, start[1:-1])]
 
 
 class BranchAndBound:
@@ -54,27 +66,21 @@ class BranchAndBound:
         cost = cost_per_device(problem, objective)
         self.cost: list[list[float]] = cost.tolist()
         self.allowed = [np.flatnonzero(row).tolist() for row in graph.allowed]
-        start = graph.apart_start
-        self.apart = [
-            set(graph.apart[start[g] : start[g + 1]].tolist()) for g in range(groups)
-        ]
-        self.nets = [
-            (graph.net_pins[first:last].tolist(), weight, seconds)
-            for first, last, weight, seconds in zip(
-                graph.net_start,
-                graph.net_start[1:],
+        self.apart = _lists(graph.apart_start, graph.apart)
+        pays = graph.net_seconds * (objective == "throughput")
+        self.nets = list(
+            zip(
+                _lists(graph.net_start, graph.net_pins),
                 graph.net_weight.tolist(),
-                graph.net_seconds.tolist(),
+                pays[:, graph.kind].tolist(),
             )
-        ]
-        self.paid = objective == "throughput"
+        )
         self.path = CriticalPath(problem) if objective == "latency" else None
         self.equal = equivalent_devices(problem)
-        least = cost.min(axis=1)
-        free = graph.allowed.sum(axis=1) > 1
+        least, free = cost.min(axis=1), graph.allowed.sum(axis=1) > 1
         self.order = sorted(range(groups), key=lambda g: (free[g], -least[g], g))
-        rest = np.cumsum([0.0, *(least[g] for g in reversed(self.order))])
-        self.rest: list[float] = rest[::-1].tolist()
+        rest = least[self.order[::-1]].cumsum()[::-1]  # of the groups from each one on
+        self.rest: list[float] = [*rest.tolist(), 0.0]
         self.assigned = [-1] * groups
         self.place, self.value, self.complete = np.zeros(groups, np.int64), inf, True
         self.done = 0.0  # about the fraction of the tree that is searched
@@ -116,12 +122,15 @@ class BranchAndBound:
         if not self.complete or not self.budget.left or hopeless:
             self.complete = False
             return
-        options: list[int] = []
-        if self._bound(depth) < self.value * (1 - 1e-9):
-            if depth == len(self.order):
+        load, options = [0.0] * len(self.kind), list[int]()
+        for group, device in enumerate(self.assigned):
+            if device >= 0:
+                load[device] += self.cost[group][device]
+        if self._bound(load.copy(), self.rest[depth]) < self.value * (1 - 1e-9):
+            if depth == depths:
                 self._evaluate(np.array(self.assigned, np.int64))
             else:
-                options = self._options(self.order[depth])
+                options = self._options(self.order[depth], load)
         for device in options:
             self.assigned[self.order[depth]] = device
             self._assign(depth + 1, share / len(options))
@@ -129,39 +138,29 @@ class BranchAndBound:
         if not options:
             self.done += share
 
-    def _options(self, group: int) -> list[int]:
+    def _options(self, group: int, load: list[float]) -> list[int]:
         """Devices that a group may use now, the least loaded first."""
-        load, used = [0.0] * len(self.kind), [0.0] * len(self.kind)
+        used = [self.size_bytes[group]] * len(self.kind)
         for other, device in enumerate(self.assigned):
             if device >= 0:
-                load[device] += self.cost[other][device]
                 used[device] += self.size_bytes[other]
-        taken, unused, found = set(self.assigned), set(), []
+        taken, found = set(self.assigned), dict[int, int]()
         refused = {self.assigned[other] for other in self.apart[group]}
         for d in self.allowed[group]:
-            if d not in taken and self.equal[d] in unused:
-                continue
-            if d in refused or used[d] + self.size_bytes[group] > self.capacity[d]:
-                continue
-            if d not in taken:
-                unused.add(self.equal[d])
-            found.append(d)
-        return sorted(found, key=lambda d: (load[d] + self.cost[group][d], d))
+            if d not in refused and used[d] <= self.capacity[d]:
+                found.setdefault(d if d in taken else -1 - self.equal[d], d)
+        return sorted(found.values(), key=lambda d: (load[d] + self.cost[group][d], d))
 
-    def _bound(self, depth: int) -> float:
-        """What no assignment of the other groups can be below."""
-        load, cuts = [0.0] * len(self.kind), 0
-        for group, device in enumerate(self.assigned):
-            if device >= 0:
-                load[device] += self.cost[group][device]
+    def _bound(self, load: list[float], rest: float) -> float:
+        """What no assignment of the other groups, of `rest` seconds, can be below."""
+        cuts = 0
         for pins, weight, seconds in self.nets:
             here = {self.assigned[pin] for pin in pins} - {-1}
             if len(here) > 1:
                 cuts += weight * (len(here) - 1)
-                if self.paid:
-                    for device in here:
-                        load[device] += seconds[self.kind[device]]
-        value = max(*load, (sum(load) + self.rest[depth]) / len(load))
+                for device in here:
+                    load[device] += seconds[device]
+        value = max(*load, (sum(load) + rest) / len(load))
         if self.path is not None:
             value = max(value, self.path.length(self.assigned))
         return value * (1 + self.problem.cut_penalty * cuts)
@@ -170,8 +169,8 @@ class BranchAndBound:
 _ROUNDS, _ROUND_STEPS = 12, 200_000
 """How often the room is corrected by the peaks, a simulation each; steps for that."""
 
-_MOST_BALANCED, _NODES = 100, 5_000
-"""Groups for which the fullest device is made as empty as possible; nodes for that."""
+_MOST_BALANCED, _BALANCED_STEPS = 100, 50_000
+"""Groups for which the fullest device is made as empty as possible; steps for that."""
 
 
 def packed(problem: Problem, budget: Budget) -> Ints | None:
@@ -180,30 +179,26 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
     What has no room on any device is where there is most, so the assignment may break
     a constraint. O(groups x devices) and some simulations, even without time.
     """
-    graph = problem.graph
-    capacity = graph.capacity_bytes
+    graph, capacity = problem.graph, problem.graph.capacity_bytes
     seconds = graph.seconds.sum(axis=0)[graph.kind]
-    fastest = int(np.lexsort((-capacity, seconds))[0])
-    single = np.where(graph.allowed[:, fastest], fastest, graph.allowed.argmax(axis=1))
-    if np.all(problem.held_bytes(single) <= capacity):
+    line = np.lexsort((-capacity, seconds))
+    whole = np.where(graph.allowed[:, line[0]], line[0], graph.allowed.argmax(axis=1))
+    best: Ints = whole
+    if np.all(problem.held_bytes(best) <= capacity):
         return None
-    line = np.lexsort((np.arange(len(capacity)), -capacity, seconds)).tolist()
-    groups = range(problem.group_count)
-    rows = [
-        [items[start[g] : start[g + 1]].tolist() for g in groups]
-        for start, items in (
-            (graph.predecessor_start, graph.predecessors),
-            (graph.successor_start, graph.successors),
-        )
-    ]
-    order = running_order(*rows)
-    order += sorted(set(groups) - set(order))  # those on a cycle
-    best, least, each = single, np.inf, 30 * len(problem.group_of_unit)
-    for fill in (_next_fit, _balanced)[: 1 + (len(order) <= _MOST_BALANCED)]:
+    groups, least, each = problem.group_count, inf, 30 * len(problem.group_of_unit)
+    after = _lists(graph.successor_start, graph.successors)
+    before = _lists(graph.predecessor_start, graph.predecessors)
+    order = running_order(before, after)
+    order += sorted(set(range(groups)) - set(order))  # those on a cycle
+    for balanced in (False, True)[: 1 + (groups <= _MOST_BALANCED)]:
         room = capacity.copy()
         for _ in range(max(1, min(_ROUNDS, _ROUND_STEPS // max(1, each)))):
             budget.spend(each)
-            place = fill(problem, order, line, room)
+            if balanced:
+                place = _balanced(problem, room)
+            else:
+                place = _filled(graph, np.full(groups, -1), order, room, line)
             held = problem.held_bytes(place)
             full = float((held / np.maximum(capacity, 1.0)).max())
             if full < least:
@@ -215,67 +210,85 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
     return best
 
 
-def _next_fit(
-    problem: Problem, order: list[int], line: list[int], room: Floats
-) -> Ints:
-    """Next fit: a group goes where the one before it went, or on along the line."""
-    graph = problem.graph
-    allowed, sizes = graph.allowed.tolist(), graph.size_bytes.tolist()
-    start, apart = graph.apart_start.tolist(), graph.apart.tolist()
-    place, left, at = [-1] * len(order), room.tolist(), 0
-    for group in order:
-        others = {place[other] for other in apart[start[group] : start[group + 1]]}
-        may = [d for d in line if allowed[group][d] and d not in others]
-        fits = [i for i, d in enumerate(line) if d in may and left[d] >= sizes[group]]
-        ahead = [i for i in fits if i >= at] or fits
-        if ahead:
-            device = line[ahead[0]]
-            if len(may) > 1:
-                at = ahead[0]
-        else:
-            device = max(may or line, key=left.__getitem__)
-        place[group] = device
-        left[device] -= sizes[group]
-    return np.array(place, np.int64)
+def _balanced(problem: Problem, room: Floats) -> Ints:
+    """Fill the fullest device least, by branch and bound over sums of bytes."""
+    graph, nowhere = problem.graph, np.full(problem.device_count, inf)
+    bytes_only = with_bytes_as_seconds(problem, np.maximum(room, 1.0), nowhere)
+    bytes_only = replace(bytes_only, cut_penalty=0.0)
+
+    def fullest(place: Ints) -> float:
+        full = bytes_per_device(graph, place) / np.maximum(room, 1.0)
+        return float(full.max()) if is_allowed(graph, place) else inf
+
+    steps = Budget(inf, _BALANCED_STEPS)
+    tree = BranchAndBound(bytes_only, "throughput", fullest, steps)
+    tree.search(())
+    return tree.place
 
 
-def _balanced(
-    problem: Problem, order: list[int], line: list[int], room: Floats
-) -> Ints:
-    """Fill the fullest device least: the best of all assignments, if groups are few.
+def with_bytes_as_seconds(problem: Problem, scale: Floats, capacity: Floats) -> Problem:
+    """The problem whose loads are bytes over `scale`, with another capacity.
 
-    Branch and bound; what it tries first is largest first, where most is left (Graham
-    1969). Of devices that are equally full only the first is tried.
+    Transfers cost next to nothing, so that among equal assignments few cross.
     """
-    graph = problem.graph
-    sizes, allowed = graph.size_bytes.tolist(), graph.allowed
-    start, apart = graph.apart_start.tolist(), graph.apart.tolist()
-    order = sorted(order, key=lambda group: (-sizes[group], group))
-    place, used = [-1] * len(order), [0.0] * len(line)
-    best, least, nodes = np.zeros(len(order), np.int64), np.inf, 0
+    graph, devices = problem.graph, problem.device_count
+    sorts, kind = np.unique(scale, return_inverse=True)
+    seconds = graph.size_bytes[:, None] / sorts
+    nets = np.tile(graph.net_seconds.max(axis=1, initial=0.0)[:, None], len(sorts))
+    if nets.sum() > 0:
+        nets *= 0.01 * seconds.sum() / devices / nets.sum()
+    graph = graph._replace(
+        seconds=seconds, kind=kind, net_seconds=nets, capacity_bytes=capacity
+    )
+    return replace(problem, graph=graph)
 
-    def assign(depth: int, full: float) -> None:
-        nonlocal best, least, nodes
-        nodes += 1
-        if depth == len(order):
-            best, least = np.array(place, np.int64), full
-            return
-        group = order[depth]
-        size = sizes[group]
-        others = {place[other] for other in apart[start[group] : start[group + 1]]}
-        options = {
-            (max(full, (used[d] + size) / max(room[d], 1.0)), used[d], room[d]): d
-            for d in reversed(line)
-            if allowed[group, d] and d not in others
-        }
-        for (fuller, _, _), device in sorted(options.items()):
-            if fuller >= least or (nodes > _NODES and least < np.inf):
-                return
-            place[group] = device
-            used[device] += size
-            assign(depth + 1, fuller)
-            used[device] -= size
-        place[group] = -1
 
-    assign(0, 0.0)
-    return best
+def repaired(graph: LoadGraph, place: Ints) -> Ints:
+    """Move groups that may not be or have no room where they are, largest first."""
+    full = bytes_per_device(graph, place) > graph.capacity_bytes
+    wrong = ~graph.allowed[np.arange(len(place)), place] | full[place]
+    group = np.repeat(np.arange(len(place)), np.diff(graph.apart_start))
+    wrong[group[place[group] == place[graph.apart]]] = True
+    order = sorted(wrong.nonzero()[0].tolist(), key=lambda g: -graph.size_bytes[g])
+    return _filled(graph, place, order, graph.capacity_bytes)
+
+
+def _filled(
+    graph: LoadGraph,
+    place: Ints,
+    order: Sequence[int],
+    room: Floats,
+    line: Ints | None = None,
+) -> Ints:
+    """Put groups, in this order, on devices that they may use and that have room.
+
+    Those that are well where they are stay. By next fit (Johnson 1973) along a line of
+    devices: with the group before, or on a later device; else on the fastest, of equal
+    ones on the emptiest. A group without a device goes where most is left at least.
+    """
+    place, known, at = place.copy(), place >= 0, 0
+    used = np.bincount(place[known], graph.size_bytes[known], len(room))
+    rank = np.arange(len(room)) if line is None else np.argsort(line)
+    for group in order:
+        here, size = place[group], graph.size_bytes[group]
+        others = place[graph.apart[slice(*graph.apart_start[group : group + 2])]]
+        may = graph.allowed[group].copy()
+        may[others[others >= 0]] = False
+        if here >= 0 and may[here] and used[here] <= room[here]:
+            continue
+        options = np.flatnonzero(may & (used + size <= room))
+        if len(options) and line is None:
+            seconds = graph.seconds[group, graph.kind[options]]
+            filled = np.where(np.isfinite(room), used, 0.0)[options]
+            target = options[np.lexsort((filled, seconds))[0]]
+        elif len(options):
+            target = min(options, key=lambda d: (rank[d] < at, rank[d]))
+            at = rank[target] if may.sum() > 1 else at
+        elif here < 0:
+            target = np.argmax(np.where(may | ~may.any(), room - used, -inf))
+        else:
+            continue
+        used[target] += size
+        used[here] -= size * (here >= 0)
+        place[group] = target
+    return place

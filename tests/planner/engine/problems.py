@@ -73,6 +73,17 @@ def chain_graph(count: int) -> Graph:
     )
 
 
+def free_problem(graph: Graph, cluster: Cluster) -> Problem:
+    """A step whose calls may be anywhere."""
+    names = tuple(device.name for device in cluster)
+    return problem_of(
+        step_graph(graph, cluster, units="calls"),
+        cluster,
+        [Group((), names) for _ in graph.calls],
+        group_of_unit=range(len(graph.calls)),
+    )
+
+
 def step_problem(
     count: int, seed: int, *, gpus: int = 2, cut_penalty: float = 0.0
 ) -> Problem:
