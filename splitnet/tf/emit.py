@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from splitnet.core.errors import PlanFileError, warn
 from splitnet.core.plan import Plan
-from splitnet.core.replication import weights_part
 from splitnet.planner.evaluate import executed
 from splitnet.simulator.microbatch import execution_of
 from splitnet.tf.internals import keras_api
@@ -19,12 +18,11 @@ from splitnet.tf.parallel.splitting import joined_layers, split_as_planned
 from splitnet.tf.parallel.unsharding import files_of_the_whole, join_slices
 from splitnet.tf.placement.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement.overlay import lay_over
-from splitnet.tf.placement.placed import Placed, placed_of, placement
+from splitnet.tf.placement.placed import Placed, homes_of, placed_of, placement
 from splitnet.tf.placement.run import device_of
 from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.cloner import clone
-from splitnet.tf.reading.flatten import Blueprint
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.workers.connect import wait_for_workers
@@ -75,7 +73,7 @@ def emit(
     check_execution(plan, xla=xla)
     blueprint = split_as_planned(planned_blueprint(source, plan), plan.graph)
     blueprint = replace(blueprint, sites=planned_sites(blueprint, plan))
-    homes, default = _homes(blueprint, plan), _default_device()
+    homes, default = homes_of(plan, blueprint.sites), _default_device()
     cloned = clone(blueprint, lambda one: homes.get(id(one), default), copy=copy)
     model = cloned.model
     if cloned.reused:
@@ -93,21 +91,6 @@ def emit(
         files_of_the_whole(model, names, unplace)
     _carry_compilation(source, model)
     return model
-
-
-def _homes(blueprint: Blueprint, plan: Plan) -> dict[int, str]:
-    """The device of each layer's weights, by its id: of the first part that calls it.
-
-    That of towers has a part of its own, if the body has weights.
-    """
-    targets = {p.part: plan.cluster[p.device].target for p in plan.placements}
-    found: dict[int, str] = {}
-    for site in blueprint.sites:
-        home = targets.get(weights_part(site.part), targets[site.part])
-        operation = site.node.operation
-        for layer in (operation, *keras_api.sublayers(operation)):
-            found.setdefault(id(layer), home)
-    return found
 
 
 def _default_device() -> str:

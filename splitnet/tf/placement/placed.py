@@ -2,7 +2,7 @@
 
 import itertools
 import weakref
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from splitnet.core.replication import (
     weights_part,
 )
 from splitnet.simulator.microbatch import Pipeline
+from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.placement.run import Shared
 from splitnet.tf.reading.flatten import Flow, Site
@@ -86,6 +87,21 @@ def placed_of(model: Any) -> Placed | None:
     """The placement of an emitted model; None for any other."""
     found = getattr(model, "__dict__", {}).get(ATTRIBUTE)
     return found if isinstance(found, Placed) else None
+
+
+def homes_of(plan: Plan, sites: Iterable[Site]) -> dict[int, str]:
+    """The device of each layer's weights, by its id: of the first part that calls it.
+
+    That of towers has a part of its own, if the body has weights.
+    """
+    targets = {p.part: plan.cluster[p.device].target for p in plan.placements}
+    found: dict[int, str] = {}
+    for site in sites:
+        home = targets.get(weights_part(site.part), targets[site.part])
+        operation = site.node.operation
+        for layer in (operation, *keras_api.sublayers(operation)):
+            found.setdefault(id(layer), home)
+    return found
 
 
 def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
