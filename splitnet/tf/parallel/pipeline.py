@@ -118,14 +118,12 @@ class _Stage:
 
     If there are several calls, those that `begin` it wait for those that `end` it for
     the micro-batch before. They also wait for the backward calls of the first that
-    `learn`, for the micro-batch that is `window` before. The last of several stages
-    has no such order: backward is ready as soon as forward is done, and calls that wait
-    for one another are run by a thread in one go, so that a device with a single thread
-    would send nothing meanwhile.
+    `learn`, for the micro-batch that is `window` before. The window of the last of
+    several stages is 2, so that its device can send the gradients of one micro-batch
+    while it computes the next.
     """
 
     window: int
-    alone: bool
     begin: frozenset[_Unit]
     end: frozenset[_Unit]
     learn: frozenset[_Unit]
@@ -154,9 +152,12 @@ def _stages(placed: Placed) -> dict[_Unit, _Stage]:
     found: dict[_Unit, _Stage] = {}
     for number, run in runs_of(units, stage_of):
         learns = learning & set(run)
+        window = placed.pipeline.window(number)
+        last = not all(units.out_degree(unit) for unit in run)
+        if last and (placed.pipeline.depth > 1 or not placed.pipeline.bounded):
+            window = 2
         stage = _Stage(
-            placed.pipeline.window(number),
-            placed.pipeline.depth == 1,
+            window,
             frozenset(unit for unit in run if not run.in_degree(unit)),
             frozenset(unit for unit in run if not run.out_degree(unit)),
             frozenset(u for u in learns if not nx.ancestors(run, u) & learns),
@@ -196,7 +197,7 @@ class _Turns:
         found = []
         if stage.end != stage.begin:
             found += [t for end in stage.end for t in self._forward[-2].get(end, ())]
-        if number >= stage.window and (stage.window > 1 or stage.alone):
+        if number >= stage.window:
             back = self._backward[number - stage.window]
             found += [tensor for one in stage.learn for tensor in back.get(one, ())]
         return found

@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from splitnet.core.cluster import CLIENT, Cluster, Host
-from splitnet.core.errors import ConfigError, WorkerError, first_line, listed
+from splitnet.core.errors import ConfigError, WorkerError, first_line, listed, warn
 from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import started
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
@@ -316,15 +316,24 @@ def wait_for_workers(*, ask: bool = False) -> None:
     """Wait until workers have done what they were asked outside of any function.
 
     TensorFlow would wait for a lost worker without limit, so that is checked first: if
-    `ask`, by asking all workers now.
+    `ask`, by asking all workers now. An operation that failed would fail all later ones
+    too, though reading its result raises the error: it is cleared, with a warning.
     """
     if not started():
         return
     for connection in _joined:
         connection.check(ask=ask)
+    import tensorflow as tf
+
     from splitnet.tf.internals.tf_api import wait_for_eager_operations
 
-    wait_for_eager_operations()
+    try:
+        wait_for_eager_operations()
+    except tf.errors.OpError as error:
+        if _is_about_workers(error):
+            raise
+        tf.experimental.async_clear_error()
+        warn(f"an operation outside of any function failed: {first_line(error)}")
 
 
 def add_barrier(model: Any, plan: Plan) -> None:

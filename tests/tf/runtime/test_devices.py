@@ -101,7 +101,7 @@ def test_devices_are_found_and_settings_applied_before_the_start(told: dict) -> 
 @pytest.mark.parametrize(
     ("question", "words"),
     [
-        ("bad number", "DeclarationError: .*0 to 256"),
+        ("bad number", "DeclarationError: .*int >= 0 and <= 256"),
         ("bad kind", "DeclarationError: .*must be int"),
         ("no such gpu", "there is no GPU 7; TensorFlow finds"),
         ("more", r"ConfigError: too late for 4 .*started with 3.*before the"),

@@ -55,7 +55,7 @@ CONFIG = {"TF_CONFIG": json.dumps(TF_CONFIG), "SPLITNET_GPUS_PER_HOST": "2"}
     [
         (CONFIG | SLURM | PODS, "TF_CONFIG", "c:2222", "a:2222 b:2222 c:2222"),
         # A worker is found by its own name: Slurm counts hosts by number.
-        (SLURM | PODS, "Slurm's", "n10:2223", "n2:2222 n2:2223 n3:2223 n10:2223"),
+        (PODS | SLURM, "Slurm's", "n10:2223", "n2:2222 n2:2223 n3:2223 n10:2223"),
         # A batch script has the job's variables and no step's; it is no worker.
         (BATCH, "Slurm's", None, "n1:2222 n1:2223 n2:2223"),
         (

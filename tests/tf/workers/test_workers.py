@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from splitnet.core.cluster import Cluster, Host
 from splitnet.core.errors import ConfigError, DeviceError, WorkerError
+from splitnet.tf.internals import tf_api
 from splitnet.tf.workers import connect, network_namespace, serve, start
 from splitnet.tf.workers.connect import probe
 from splitnet.tf.workers.serve import limit_memory, listen
@@ -257,3 +258,27 @@ def test_workers_that_do_not_start_are_named(tmp_path: Path) -> None:
     workers = start.LocalWorkers(Cluster.of("cpu"), tmp_path / "a.toml", [process])
     with process, pytest.raises(ConfigError, match="worker 0 ended with code 3: out"):
         workers.room([0])
+
+
+def test_an_operation_that_failed_before_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its error would fail every later step; that a worker is lost is an error."""
+    failed = [
+        tf.errors.ResourceExhaustedError(None, None, "OOM of a tensor"),
+        tf.errors.UnavailableError(None, None, "gone"),
+    ]
+
+    def wait() -> None:
+        raise failed.pop(0)
+
+    monkeypatch.setattr(connect, "started", lambda: True)
+    monkeypatch.setattr(tf_api, "wait_for_eager_operations", wait)
+    cleared: list[bool] = []
+    clear = "async_clear_error"
+    monkeypatch.setattr(tf.experimental, clear, lambda: cleared.append(True))
+    with pytest.warns(UserWarning, match="outside of any function failed: OOM of a"):
+        connect.wait_for_workers()
+    with pytest.raises(tf.errors.UnavailableError):
+        connect.wait_for_workers()
+    assert cleared == [True]
