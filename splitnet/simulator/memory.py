@@ -9,10 +9,8 @@
     workspace        temporaries of tasks, and gradients of activations
 
 While a task runs TensorFlow starts the next one of that device if its inputs are there,
-so two tasks side by side hold what they need. A backward task of a micro-batch takes
-the sum of its weights' gradients so far and makes the next one, so it waits for that of
-the micro-batch before, and both sums are there while it runs. Only backward tasks
-without such weights run side by side; then gradients of tables are made last.
+so two tasks side by side hold what they need. Where they are backward tasks of two
+micro-batches, gradients of weights are made last, so that what they are made of stays.
 Updates run beside other tasks, one variable after the other: their temporaries are
 those of the largest, and without slots there are none. The memory of a device is that
 of its fullest moment, so it is the peak of its curve. TensorFlow's allocator holds more
@@ -20,7 +18,7 @@ than its tensors need; that is not counted.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -139,14 +137,14 @@ class _Held:
             (self.sent if copy.is_gradient else self.received)[copy.item].append(copy)
         self.intervals: list[list[_Interval]] = [[] for _ in range(step.device_count)]
         self.beside = [False] * step.count  # another backward task of the unit
-        functions = functions_of(step, device)
-        self.begin = self._begin(run, self._summing(functions))
+        self.begin = self._begin(run)
         # When the backward pass of the function of each unit begins and ends.
-        self.opens, self.closes = self.begin[self.n :], list(self.stop[self.n :])
-        for units in functions:
+        self.done = [self._done(unit) for unit in range(self.n)]
+        self.opens, self.closes = self.begin[self.n :], list(self.done)
+        for units in functions_of(step, device):
             back = [u for u in units if step.units[u].has_backward]
             opens = min((self.begin[self.n + u] for u in back), default=0.0)
-            closes = max((self.stop[self.n + u] for u in back), default=0.0)
+            closes = max((self.done[u] for u in back), default=0.0)
             for u in back:
                 self.opens[u], self.closes[u] = opens, closes
         for unit in range(self.n):
@@ -161,31 +159,13 @@ class _Held:
         if size > 0 and stop > start:
             self.intervals[where].append((kind, unit, start, stop, size))
 
-    def _summing(self, functions: Sequence[Sequence[int]]) -> set[int]:
-        """The units of functions whose backward tasks add up gradients of weights."""
-        weights = {*self.step.weights} | {
-            weight for unit in self.step.units for weight in unit.trained
-        }
-        learning = {
-            unit % self.piece
-            for weight in weights
-            if not weight.has_rows
-            for unit in weight.gradients_from
-        }
-        return {
-            unit
-            for units in functions
-            if any(other % self.piece in learning for other in units)
-            for unit in units
-        }
-
-    def _begin(self, run: StepRun, summing: Container[int]) -> list[float]:
+    def _begin(self, run: StepRun) -> list[float]:
         """When each forward and backward task begins to hold what it needs.
 
         That is when its inputs exist and the task before it on its device has begun. A
-        backward task that is not `summing` may begin together with that of the
-        micro-batch before, if its forward task and the gradients that its device makes
-        are done; the time at which gradients arrive from another device is left out.
+        backward task may begin together with that of the micro-batch before, if its
+        forward task and the gradients that its device makes are done; the time at which
+        gradients arrive from another device is left out.
         """
         n, device = self.n, self.device
         begin = list(self.start)
@@ -199,7 +179,7 @@ class _Held:
         for edge in self.step.edges:
             here = device[edge.source]
             givers[edge.source] += [r for r in edge.gradients_from if device[r] == here]
-        later = [u for u in range(self.piece, n) if u not in summing]
+        later = range(self.piece, n)
         for u in sorted(later, key=lambda u: (self.start[n + u], -u)):
             before = n + u - self.piece
             ready = self.stop[u] - (self.start[u] - begin[u])
@@ -210,6 +190,18 @@ class _Held:
             if begin[n + u] < self.stop[before]:
                 self.beside[u] = self.beside[u - self.piece] = True
         return begin
+
+    def _done(self, unit: int) -> float:
+        """When the backward function of a unit ends.
+
+        From the second micro-batch on, the task ends with the sums of gradients. They
+        are assumed to take as long as an update, and half of the task at most.
+        """
+        start, stop = self.start[self.n + unit], self.stop[self.n + unit]
+        if unit < self.piece:
+            return stop
+        update = 2 * self.n + unit % self.piece
+        return stop - min(self.stop[update] - self.start[update], (stop - start) / 2)
 
     def _updated(self, weight: Item, ready: float) -> float:
         """When a weight is updated whose gradient is there.
@@ -233,7 +225,7 @@ class _Held:
         ended = self.stop[u] - (self.start[u] - ahead)
         hold(_WORKSPACE, ahead, ended, inside.forward)
         if unit.has_backward:
-            done = self.stop[n + u]
+            done = self.done[u]
             hold(_ACTIVATIONS, ahead, self.closes[u], inside.saved)
             hold(_WORKSPACE, self.opens[u], back, inside.early)
             waiting = inside.waiting * self.beside[u]
@@ -281,8 +273,10 @@ class _Held:
     ) -> None:
         """The copies of a weight, and one sum of its gradients per device.
 
-        Further contributions are temporaries of the backward tasks that make them. But
-        rows stay side by side, and are put together where they are sent from.
+        Further contributions are temporaries of the backward tasks that make them. The
+        gradient of a micro-batch is added to the sum of the earlier ones by a function,
+        which holds both and what it returns. But rows stay side by side, and are put
+        together where they are sent from.
         """
         device, n, owner = self.device, self.n, weight.source
         home = device[owner]
@@ -309,10 +303,15 @@ class _Held:
                     every = sum(rows[u] for u in units)
                     self._hold(where, kind, owner, spans[-1][1], gone, every)
                 continue
-            self._hold(where, kind, owner, spans[0][0], gone, weight.bytes)
-            if len(weight.readers) > self.step.microbatches:  # several users
-                for start, stop, _ in spans[1:]:
-                    self._hold(where, _WORKSPACE, owner, start, stop, weight.bytes)
+            # If each micro-batch has one user, its task holds what it makes till then.
+            alone = len(weight.readers) <= self.step.microbatches
+            begin = self.done[spans[0][2]] if alone else spans[0][0]
+            self._hold(where, kind, owner, begin, gone, weight.bytes)
+            for start, stop, u in spans[1:]:
+                span, size = (start, stop), weight.bytes
+                if alone:
+                    span, size = (self.done[u], stop), 2 * weight.bytes
+                self._hold(where, _WORKSPACE, owner, *span, size)
 
     def _by_device(self, units: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

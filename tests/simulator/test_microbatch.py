@@ -91,12 +91,13 @@ def test_the_depth_counts_devices_that_compute_one_after_another(
     assert pipeline_of(one, where, Execution()).depth == depth
 
 
-@pytest.mark.parametrize(("count", "held"), [(1, 2563), (2, 3052), (8, 3052)])
+@pytest.mark.parametrize(("count", "held"), [(1, 2563), (2, 3663), (8, 3663)])
 def test_gradients_of_a_large_part_in_micro_batches(count, held):
     """Ten Dense(4000) with Adam: 610 MiB of weights four times is 2,441.
 
-    One step adds 122 MiB for the temporaries of one update. With micro-batches, a fifth
-    set is there while the sum of gradients is made anew, and a few activations.
+    One step adds 122 MiB for the temporaries of one update. With micro-batches that
+    alternate, a set of gradients is added to another, which makes a third, and a few
+    activations.
     """
     out, names = 32 * 4000 * 4, [f"d{i}" for i in range(10)]
     calls = [

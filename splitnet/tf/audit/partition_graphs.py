@@ -355,7 +355,8 @@ def _kind(step: ExecutedStep, name: str, producer: Any, readers: Sequence[Any]) 
 
 def _sums(node: Any) -> bool:
     """Whether an op is a backward call, or a sum of what such calls give."""
-    return _of_backward(node) or _plain(node.name).startswith("AddN")
+    summed = "gradient_sums" in _called(node) or _plain(node.name).startswith("AddN")
+    return summed or _of_backward(node)
 
 
 def _reads_variable(node: Any) -> bool:

@@ -3,10 +3,8 @@
 Each part is traced once in a step and called once per micro-batch. On each device
 control dependencies keep the calls in the order of `simulator/microbatch`, which draws
 the schedules; TensorFlow's executor overlaps what is on different devices. The loss is
-the mean over samples, so each counts by its share of the batch. A backward call takes
-the sum of its weights' gradients so far and returns the next sum, so that no gradient
-of a micro-batch outlives the call that makes it. Metrics see the outputs of the whole
-batch.
+the mean over samples, so each counts by its share of the batch; gradients are summed as
+they come, on the device that made them. Metrics see the outputs of the whole batch.
 """
 
 import contextlib
@@ -207,16 +205,28 @@ class _Turns:
         tensors = [t for t in tf.nest.flatten(made) if isinstance(t, tf.Tensor)]
         self._forward[-1][unit] = tensors[:1]
 
-    def came_back(self, unit: _Unit, found: list[Any]) -> None:
-        """Note what the backward call of a segment returned."""
-        self._backward[-1][unit] = found[:1]
+    def came_back(
+        self, unit: _Unit, found: list[Any], own: Mapping[tuple[int, str], Any]
+    ) -> None:
+        """Note what the backward call of a segment returned, and add its `own`.
 
-    def sum_of(self, key: tuple[int, str], weight: Any, flows: Any) -> Any:
-        """The sum of a weight's gradients so far; zeros, made when they are needed."""
-        if key not in self.sums:
-            with tf.control_dependencies(flows):
-                self.sums[key] = tf.zeros(weight.shape, weight.dtype)
-        return self.sums[key]
+        Its gradients of weights are added to the sums by one function, which is not
+        inlined: TensorFlow's graph optimizer goes over the graph of a step many times.
+        """
+        both = {
+            key: (self.sums[key], made)
+            for key, made in own.items()
+            if isinstance(made, tf.Tensor) and isinstance(self.sums.get(key), tf.Tensor)
+        }
+        self.add({key: made for key, made in own.items() if key not in both})
+        if both:
+            specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, [*both.values()])
+            with tf.init_scope():  # without the devices of the step that is being made
+                function = _gradient_sums.get_concrete_function(specs)
+            with tf.device(next(iter(both))[1]):
+                found = function([*both.values()])
+            self.sums |= dict(zip(both, found))
+        self._backward[-1][unit] = found[:1]
 
     def add(self, gradients: Mapping[tuple[int, str], Any]) -> None:
         """Add gradients that no backward call of a part has summed; None stays out."""
@@ -235,6 +245,13 @@ class _Turns:
             with tf.device(device_of(variable)):
                 found.append(functools.reduce(_added, parts) if parts else None)
         return found
+
+
+@functools.partial(
+    tf.function, autograph=False, experimental_attributes={"_noinline": True}
+)
+def _gradient_sums(pairs: list[tuple[Any, Any]]) -> list[Any]:
+    return [one + other for one, other in pairs]
 
 
 def _added(one: Any, other: Any) -> Any:

@@ -167,7 +167,6 @@ class Trace:
                 self._ops,
                 wanted,
                 body_name(self._part.segment.key),
-                [i for i in wanted if turns and id(inputs[i]) in of_weight],
                 how=self._part.how,
                 on_cpu=on_cpu,
             )
@@ -180,27 +179,25 @@ class Trace:
         leaves = tf.nest.flatten(outputs, expand_composites=True)
         count = sum(one is not None for one in leaves)
         kept = [*(inputs[i] for i in gradient.reused), *made[count:]]
-        sums = {i: (id(of_weight[id(inputs[i])]), device) for i in gradient.summed}
 
         def backward(*flows: Any) -> list[Any]:
             run.on_gradient()
             flows = tuple(map(tf.convert_to_tensor, flows))
             with tf.name_scope(scope_of(key)), tf.device(device):
-                before = [
-                    turns.sum_of(one, inputs[i], flows) for i, one in sums.items()
-                ]
-                found = gradient.backward(*kept, *before, *flows)
+                found = gradient.backward(*kept, *flows)
             packed = tf.nest.pack_sequence_as(
                 gradient.structure, found, expand_composites=True
             )
-            if turns:
-                turns.came_back((id(self._part.segment), key), found)
+            own = dict[tuple[int, str], Any]()
             for place, i in enumerate(gradient.reached):
-                if i in sums:
-                    turns.sums[sums[i]], packed[place] = packed[place], None
+                if turns and id(inputs[i]) in of_weight:
+                    key_of_sum = (id(of_weight[id(inputs[i])]), device)
+                    own[key_of_sum], packed[place] = packed[place], None
                 elif inputs[i].dtype == tf.resource:  # summed where the variable is
                     with tf.device(inputs[i].device):
                         packed[place] = copied(packed[place])
+            if turns:
+                turns.came_back((id(self._part.segment), key), found, own)
             return list(packed)
 
         tf_api.record_gradient(

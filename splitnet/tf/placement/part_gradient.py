@@ -26,16 +26,15 @@ class PartGradient:
     """Two functions of a traced body.
 
     `forward` takes the `arguments` of the body, and returns its outputs and what is
-    kept. `backward` takes the inputs whose numbers are `reused`, what is kept, sums of
-    earlier gradients of the inputs `summed`, and the gradients of the outputs `flows`.
-    It returns the gradients of the inputs `reached`, each as `structure` says.
+    kept. `backward` takes the inputs whose numbers are `reused`, what is kept, and the
+    gradients of the outputs `flows`. It returns the gradients of the inputs `reached`,
+    each as `structure` says.
     """
 
     forward: Any
     backward: Any
     arguments: int
     reused: tuple[int, ...]
-    summed: tuple[int, ...]
     flows: tuple[int, ...]
     reached: tuple[int, ...]
     structure: Any
@@ -46,7 +45,6 @@ def part_gradient(
     ops: Iterable[Any],
     wanted: Sequence[int],
     name: str,
-    summed: Sequence[int] = (),
     *,
     how: str = "",
     on_cpu: bool = False,
@@ -58,7 +56,6 @@ def part_gradient(
         ops: its ops as it was traced.
         wanted: the numbers of inputs, captured ones last, that need a gradient.
         name: the name of both functions, after "_forward_" and "_backward_".
-        summed: those of `wanted` whose gradient is added to one that is given.
         how: "xla" to compile both, "recompute" to keep inputs alone; the backward
             function has the body's ops as well then.
         on_cpu: they run on a CPU, where the gradient of a maximum pooling takes ten
@@ -74,7 +71,6 @@ def part_gradient(
         if one.dtype.is_floating or one.dtype.is_complex
         if sources & ancestors([one.op])
     ]
-    before: dict[int, Any] = {}
     # Not on the device of the call: TensorFlow would write it into the function.
     with graph.as_default(), tf.device(None), tf.name_scope("gradients"):
         given = [
@@ -84,10 +80,6 @@ def part_gradient(
             [outputs[i] for i in flows], [graph.inputs[i] for i in wanted], given
         )
         found = {i: one for i, one in zip(wanted, gradients) if one is not None}
-        for i in found.keys() & set(summed):
-            like = graph.inputs[i]
-            before[i] = tf.compat.v1.placeholder(like.dtype, like.shape)
-            found[i] = tf.convert_to_tensor(found[i]) + before[i]
     if not found:
         return None
     structure = list(found.values())
@@ -95,23 +87,20 @@ def part_gradient(
     early = ancestors(ops)
     both = (*_AGAIN, *_POOLS) if on_cpu else _AGAIN
     known = {one.op for one in graph.inputs} if how == "recompute" else early
-    late, read = _late(
-        flat, known, {one.op for one in (*given, *before.values())}, both
-    )
+    late, read = _late(flat, known, {one.op for one in given}, both)
     early |= known
     captured = {inside.ref() for _, inside in graph.captures}
     numbers = {one.ref(): number for number, one in enumerate(graph.inputs)}
     reused = [one for one in read if one.ref() in numbers.keys() - captured]
     kept = [one for one in read if one.ref() not in numbers]
     arguments = [one for one in graph.inputs if one.ref() not in captured]
-    inputs = [*reused, *kept, *before.values(), *given]
+    inputs = [*reused, *kept, *given]
     ahead = [*outputs, *kept]
     return PartGradient(
         forward=_cut(graph, f"_forward_{name}", early, arguments, ahead, how),
         backward=_cut(graph, f"_backward_{name}", late, inputs, flat, how),
         arguments=len(arguments),
         reused=tuple(numbers[one.ref()] for one in reused),
-        summed=tuple(before),
         flows=tuple(flows),
         reached=tuple(found),
         structure=structure,
