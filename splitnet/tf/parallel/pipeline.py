@@ -116,9 +116,10 @@ class _Stage:
 
     If there are several calls, those that `begin` it wait for those that `end` it for
     the micro-batch before. They also wait for the backward calls of the first that
-    `learn`, for the micro-batch that is `window` before. The window of the last of
-    several stages is 2, so that its device can send the gradients of one micro-batch
-    while it computes the next.
+    `learn`, for the micro-batch that is `window` before. The last of several stages
+    does not wait: backward is ready as soon as forward is done, and calls that wait for
+    one another are run by a thread in one go, so that a device with a single thread
+    would send nothing meanwhile.
     """
 
     window: int
@@ -152,8 +153,8 @@ def _stages(placed: Placed) -> dict[_Unit, _Stage]:
         learns = learning & set(run)
         window = placed.pipeline.window(number)
         last = not all(units.out_degree(unit) for unit in run)
-        if last and (placed.pipeline.depth > 1 or not placed.pipeline.bounded):
-            window = 2
+        if last and placed.pipeline.depth > 1:
+            window = placed.pipeline.microbatches
         stage = _Stage(
             window,
             frozenset(unit for unit in run if not run.in_degree(unit)),
@@ -224,8 +225,7 @@ class _Turns:
             with tf.init_scope():  # without the devices of the step that is being made
                 function = _gradient_sums.get_concrete_function(specs)
             with tf.device(next(iter(both))[1]):
-                found = function([*both.values()])
-            self.sums |= dict(zip(both, found))
+                self.sums |= dict(zip(both, function([*both.values()])))
         self._backward[-1][unit] = found[:1]
 
     def add(self, gradients: Mapping[tuple[int, str], Any]) -> None:
