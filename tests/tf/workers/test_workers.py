@@ -35,6 +35,7 @@ def test_workers_refuse_calls_from_outside(tmp_path: Path) -> None:
         "import psutil\n"
         "for one in psutil.Process().parent().children():\n"
         "    if one.pid != os.getpid(): one.kill()\n"
+        "import time; time.sleep(2)  # until the kernel has ended it\n"
         "print('killed', flush=True)\n"
         "signal.pause()\n"
     )
