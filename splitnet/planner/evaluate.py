@@ -126,7 +126,7 @@ class Evaluator:
         def step_of(devices: list[int]) -> tuple[StepGraph, list[int]]:
             units = functions(self.graph, self.step, devices)
             step = self._step(units)
-            return step, [devices[calls[0]] for calls in units.calls]
+            return step, [devices[calls[0]] for calls in units]
 
         rule = Functions(
             np.array(request_keys(self.graph), np.int64),

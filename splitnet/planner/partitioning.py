@@ -22,7 +22,7 @@ import networkx as nx
 from splitnet.core.graph import Graph
 from splitnet.simulator.memory import functions_of
 from splitnet.simulator.step_graph import StepGraph
-from splitnet.simulator.units import Grouping
+from splitnet.simulator.units import Units
 
 
 def bind_shared_weights(graph: Graph) -> Graph:
@@ -56,7 +56,7 @@ def running_order(
     return order
 
 
-def functions(graph: Graph, step: StepGraph, device: Sequence[int]) -> Grouping:
+def functions(graph: Graph, step: StepGraph, device: Sequence[int]) -> Units:
     """Cut a placement of calls into the functions that run, in running order.
 
     The graph has a part per call, the step a unit; calls with different requests are
@@ -78,8 +78,7 @@ def functions(graph: Graph, step: StepGraph, device: Sequence[int]) -> Grouping:
     )
     order.remove_edges_from(list(nx.selfloop_edges(order)))
     running = nx.lexicographical_topological_sort(order, key=lambda i: pieces[i][0])
-    calls = tuple(pieces[i] for i in running)
-    return Grouping(calls)
+    return [pieces[i] for i in running]
 
 
 def in_functions(
@@ -91,9 +90,7 @@ def in_functions(
     first call with a weight stays the same one: its part is the home of the weight.
     """
     number = {name: i for i, name in enumerate(dict.fromkeys(device_of.values()))}
-    pieces = functions(
-        graph, step, [number[device_of[u.name]] for u in step.units]
-    ).calls
+    pieces = functions(graph, step, [number[device_of[u.name]] for u in step.units])
     names = _names(graph, pieces)
     part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
     parts = tuple(

@@ -4,9 +4,13 @@ from bisect import bisect
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 from splitnet.core.graph import Call, Graph, Shape
 from splitnet.core.replication import MOMENTS, broadcast_inputs
+
+_SIZES = "output_bytes", "activation_bytes", "workspace_bytes", "early_bytes"
+_WORK = "forward_flops", "backward_flops", "moved_bytes"
 
 
 def scaled_graph(graph: Graph, batch: int) -> Graph:
@@ -35,34 +39,30 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
         return (batch, *sizes[1:]) if sizes and sizes[0] == graph.batch else sizes
 
     def scaled(call: Call) -> Call:
-        if call.name in whole:
-            return call
-        known = call.transfer_seconds
+        known, inner = call.transfer_seconds, call.inner_bytes
+        sizes: dict[str, Any] = {name: size(getattr(call, name)) for name in _SIZES}
         return replace(
             call,
             output_shapes=tuple(map(shape, call.output_shapes)),
-            output_bytes=size(call.output_bytes),
-            forward_flops=call.forward_flops * share,
-            backward_flops=call.backward_flops * share,
-            moved_bytes=call.moved_bytes * share,
-            activation_bytes=size(call.activation_bytes),
-            workspace_bytes=size(call.workspace_bytes),
-            early_bytes=size(call.early_bytes),
-            inner_bytes=None if call.inner_bytes is None else size(call.inner_bytes),
+            **sizes,
+            **{name: getattr(call, name) * share for name in _WORK},
+            inner_bytes=None if inner is None else size(inner),
             seconds_on=tuple((kind, s * share) for kind, s in call.seconds_on),
             transfer_seconds=None if known is None else known * share,
         )
 
+    calls = (call if call.name in whole else scaled(call) for call in graph.calls)
+    tensors = (
+        t
+        if t.source in whole
+        else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
+        for t in graph.tensors
+    )
     return replace(
         graph,
         batch=batch,
-        calls=tuple(map(scaled, graph.calls)),
-        tensors=tuple(
-            t
-            if t.source in whole
-            else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
-            for t in graph.tensors
-        ),
+        calls=tuple(calls),
+        tensors=tuple(tensors),
         plain=graph.plain and scaled_graph(graph.plain, batch),
     )
 

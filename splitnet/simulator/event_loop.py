@@ -63,10 +63,9 @@ def run_step(step: StepGraph, device: Sequence[int]) -> StepRun:
 
     O((units + edges) log units). Deterministic.
     """
-    loop = _Loop(step, device)
+    loop, n = _Loop(step, device), step.count
     loop.run()
-    n = step.count
-    columns: tuple[list[Any], ...] = loop.ready, loop.start, loop.stop, loop.ran
+    columns: tuple[list[Any], ...] = (loop.ready, loop.start, loop.stop, loop.ran)
     for column in columns:
         column[n : 2 * n] = reversed(column[n : 2 * n])
     return StepRun(loop.ready, loop.start, loop.stop, loop.ran, loop.copies)
@@ -82,11 +81,12 @@ class _Loop:
         self.start, self.stop = [0.0] * count, [0.0] * count
         self.ran = [False] * count
         self.ready, self.turn = [0.0] * count, [0.0] * count
-        self.assumed: dict[int, list[int]] = {}
+        # Per task those that wait for it, and whether they depend on it.
+        self.after = [[(task, True) for task in each] for each in step.successors]
         for task, other in step.assumed:
-            self.assumed.setdefault(other, []).append(task)
+            self.after[other].append((task, False))
         self.pending = [0] * count  # what each task waits for
-        for task in chain(*step.successors, *self.assumed.values()):
+        for task, _ in chain(*self.after):
             self.pending[task] += 1
         self.device_free = [0.0] * step.device_count
         self.link_free: dict[tuple[int, int], float] = {}
@@ -118,10 +118,10 @@ class _Loop:
             else:
                 self._execute(task, time)
 
-    def _arrive(self, task: int, time: float, *, forced: bool = True) -> None:
-        """Note that something the task depends on is there."""
+    def _arrive(self, task: int, time: float, needed: bool = True) -> None:
+        """Note that something the task waits for is there; it may be needed."""
         self.turn[task] = max(self.turn[task], time)
-        if forced:
+        if needed:
             self.ready[task] = max(self.ready[task], time)
         self.pending[task] -= 1
         if not self.pending[task]:
@@ -160,7 +160,7 @@ class _Loop:
             self._arrive(task, copy.stop)
 
     def _execute(self, task: int, time: float) -> None:
-        where = self.place[task]
+        where, n = self.place[task], self.step.count
         seconds = self.step.task_seconds[where][task]
         if seconds > 0.0:
             time = max(time, self.device_free[where])
@@ -168,23 +168,18 @@ class _Loop:
         self.start[task] = time
         self.stop[task] = time = time + seconds
         self.ran[task] = True
-        for successor in self.step.successors[task]:
-            self._arrive(successor, time)
-        for successor in self.assumed.get(task, ()):
-            self._arrive(successor, time, forced=False)
-        n = self.step.count
-        if task < n:
-            for number in self.step.outputs[task]:
-                self._give(number, time)
-        elif task < 2 * n:
-            for number in self.step.contributes[2 * n - 1 - task]:
-                self._contribute(number, where)
+        for other, needed in self.after[task]:
+            self._arrive(other, time, needed)
+        for number in self.step.outputs[task] if task < n else ():
+            self._give(number, time)
+        back = n <= task < 2 * n
+        for number in self.step.contributes[2 * n - 1 - task] if back else ():
+            self.missing[number][where] -= 1
+            if not self.missing[number][where]:
+                self._send_sum(number, where)
 
-    def _contribute(self, number: int, where: int) -> None:
-        """Send the sum of gradients home when its last contributor here has run."""
-        self.missing[number][where] -= 1
-        if self.missing[number][where]:
-            return
+    def _send_sum(self, number: int, where: int) -> None:
+        """Send the sum of gradients home whose last contributor here has run."""
         item, last = self.items[number], 2 * self.step.count - 1
         here = [self.place[unit] == where for unit in item.gradients_from]
         units = (u for u, there in zip(item.gradients_from, here) if there)

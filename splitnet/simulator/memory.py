@@ -39,12 +39,10 @@ _Interval = tuple[int, int, float, float, int]
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What one device holds over a step.
+    """What one device holds over a step: `intervals`, added up.
 
-    Attributes:
-        times: Moments at which bytes change.
-        held: Bytes of each kind after each moment, kinds as the fields of `Memory`.
-        intervals: What was added up.
+    `held` has the bytes of each kind after each of the `times`, kinds as the fields of
+    `Memory`.
     """
 
     times: npt.NDArray[np.float64]
@@ -102,15 +100,16 @@ def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
         if edge.source in readers or step.task_seconds[0][edge.source]:
             for reader in edge.readers:  # an input of the model is no function
                 reads[reader].append((edge.source, number))
+    arcs = [
+        (source, unit, device[source] != device[unit])
+        for unit in range(n)
+        for source, _ in reads[unit]
+    ]
     before, after = [0] * n, [0] * n
-    for unit in range(n):
-        for source, _ in reads[unit]:
-            hops = before[source] + (device[source] != device[unit])
-            before[unit] = max(before[unit], hops)
-    for unit in reversed(range(n)):
-        for source, _ in reads[unit]:
-            hops = after[unit] + (device[source] != device[unit])
-            after[source] = max(after[source], hops)
+    for source, unit, hop in arcs:
+        before[unit] = max(before[unit], before[source] + hop)
+    for source, unit, hop in reversed(arcs):
+        after[source] = max(after[source], after[unit] + hop)
     rank = list(zip(device, before, after))
     runs = nx.utils.UnionFind(range(n))
     for unit in range(n):
@@ -131,10 +130,6 @@ class _Held:
         self.step, self.device, self.n = step, device, step.count
         self.start, self.stop, self.end = run.start, run.stop, run.seconds
         self.piece = step.count // step.microbatches  # units of a micro-batch
-        self.received: list[list[Moved]] = [[] for _ in step.items]
-        self.sent: list[list[Moved]] = [[] for _ in step.items]  # their gradients
-        for copy in run.copies:
-            (self.sent if copy.is_gradient else self.received)[copy.item].append(copy)
         self.intervals: list[list[_Interval]] = [[] for _ in range(step.device_count)]
         self.beside = [False] * step.count  # another backward task of the unit
         self.begin = self._begin(run)
@@ -149,9 +144,12 @@ class _Held:
                 self.opens[u], self.closes[u] = opens, closes
         for unit in range(self.n):
             self._unit(unit, updates=run.ran[2 * self.n + unit])
-        for number, item in enumerate(step.items):
-            hold = self._shared_weight if item.is_weight else self._edge
-            hold(item, self.received[number], self.sent[number])
+        received: list[list[Moved]] = [[] for _ in step.items]
+        sent: list[list[Moved]] = [[] for _ in step.items]  # their gradients
+        for copy in run.copies:
+            (sent if copy.is_gradient else received)[copy.item].append(copy)
+        for item, *copies in zip(step.items, received, sent):
+            (self._shared_weight if item.is_weight else self._edge)(item, *copies)
 
     def _hold(
         self, where: int, kind: int, unit: int, start: float, stop: float, size: int
@@ -247,26 +245,22 @@ class _Held:
         Those of all readers on a device stay until they are summed, then the sum stays.
         """
         device, n, owner = self.device, self.n, edge.source
-        home = device[owner]
+        home, size = device[owner], edge.bytes
         gone = {home: max([self.stop[owner], *(copy.stop for copy in received)])}
         reads = [(r, self.stop[r]) for r in edge.readers]
         for unit, time in reads + [(u, self.closes[u]) for u in edge.saved_by]:
             gone[device[unit]] = max(gone.get(device[unit], 0.0), time)
-        begin = self.begin[owner]
-        self._hold(home, _ACTIVATIONS, owner, begin, gone[home], edge.bytes)
-        for copy in received:
-            last = gone[copy.target]
-            self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
+        self._hold(home, _ACTIVATIONS, owner, self.begin[owner], gone[home], size)
         read = self.stop[n + owner]
-        for copy in sent:
-            self._hold(home, _RECEIVED, owner, copy.start, read, copy.bytes)
+        for copy in received + sent:
+            last = read if copy.is_gradient else gone[copy.target]
+            self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
         left = {copy.source: copy.stop for copy in sent}
         for where, units in self._by_device(edge.gradients_from).items():
             summed = max(self.stop[n + u] for u in units)
-            size, until = edge.bytes, left.get(where, read)
             for u in units:
                 self._hold(where, _WORKSPACE, owner, self.begin[n + u], summed, size)
-            self._hold(where, _WORKSPACE, owner, summed, until, size)
+            self._hold(where, _WORKSPACE, owner, summed, left.get(where, read), size)
 
     def _shared_weight(
         self, weight: Item, received: list[Moved], sent: list[Moved]
@@ -278,23 +272,25 @@ class _Held:
         which holds both and what it returns. But rows stay side by side, and are put
         together where they are sent from.
         """
-        device, n, owner = self.device, self.n, weight.source
-        home = device[owner]
-        for copy in received:
-            here = [u for u in weight.readers if device[u] == copy.target]
-            last = max(self.stop[task] for u in here for task in (u, n + u))
-            self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
-        here = [u for u in weight.gradients_from if device[u] == home]
-        times = [max(self.closes[u], self.stop[n + u]) for u in here]
+        device, n, owner, size = self.device, self.n, weight.source, weight.bytes
+        home, givers = device[owner], self._by_device(weight.gradients_from)
+        times = [max(self.closes[u], self.stop[n + u]) for u in givers.get(home, ())]
         ready = max([*times, *(copy.stop for copy in sent)], default=0.0)
-        last = self._updated(weight, ready)
-        for copy in sent:
-            self._hold(home, _RECEIVED, owner, copy.start, last, copy.bytes)
+        updated = self._updated(weight, ready)
+        users = self._by_device(weight.readers)
+        for copy in received + sent:
+            last = updated
+            if not copy.is_gradient:
+                tasks = (task for u in users[copy.target] for task in (u, n + u))
+                last = max(self.stop[task] for task in tasks)
+            self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
         left = {copy.source: copy.stop for copy in sent}
         rows = dict(zip(weight.gradients_from, weight.row_bytes))
-        for where, units in self._by_device(weight.gradients_from).items():
+        # If each micro-batch has one user, its task holds what it makes till then.
+        alone = len(weight.readers) <= self.step.microbatches
+        for where, units in givers.items():
             spans = sorted((self.begin[n + u], self.stop[n + u], u) for u in units)
-            gone = left.get(where, last)
+            gone = left.get(where, updated)
             kind = _GRADIENTS if where == home else _WORKSPACE
             if weight.has_rows:
                 for _, stop, u in spans:
@@ -303,15 +299,12 @@ class _Held:
                     every = sum(rows[u] for u in units)
                     self._hold(where, kind, owner, spans[-1][1], gone, every)
                 continue
-            # If each micro-batch has one user, its task holds what it makes till then.
-            alone = len(weight.readers) <= self.step.microbatches
             begin = self.done[spans[0][2]] if alone else spans[0][0]
-            self._hold(where, kind, owner, begin, gone, weight.bytes)
+            self._hold(where, kind, owner, begin, gone, size)
             for start, stop, u in spans[1:]:
-                span, size = (start, stop), weight.bytes
-                if alone:
-                    span, size = (self.done[u], stop), 2 * weight.bytes
-                self._hold(where, _WORKSPACE, owner, *span, size)
+                since = self.done[u] if alone else start
+                both = size * (1 + alone)
+                self._hold(where, _WORKSPACE, owner, since, stop, both)
 
     def _by_device(self, units: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

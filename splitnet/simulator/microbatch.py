@@ -22,6 +22,7 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import SCHEDULES, Execution
+from splitnet.simulator.simulate import lacking_bytes
 from splitnet.simulator.step_graph import StepGraph
 
 Unit = TypeVar("Unit", bound=Hashable)
@@ -63,7 +64,7 @@ def execution_of(
     Raises:
         DeclarationError: with every fault.
     """
-    known = plan.execution
+    known, again = plan.execution, plan.execution.recompute
     if microbatches is None:
         microbatches = known.microbatches
     if schedule is None:
@@ -72,15 +73,10 @@ def execution_of(
         raise DeclarationError(
             f"recompute= must be True, False or 'auto'. Received: {recompute!r}."
         )
-    again = known.recompute
-    if recompute is not None:
-        again = tuple(
-            device.name
-            for device in plan.cluster
-            if recompute is True
-            or recompute
-            and plan.memory[device.name].total > device.memory_bytes
-        )
+    if isinstance(recompute, bool):
+        again = tuple(device.name for device in plan.cluster if recompute)
+    elif recompute:
+        again = tuple(lacking_bytes(plan.cluster, plan.memory))
     made = Execution(microbatches, schedule, again)
     if microbatches > plan.batch:
         raise DeclarationError(

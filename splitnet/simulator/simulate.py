@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.timeline import PHASES, Copy, Memory, Task, Timeline
-from splitnet.simulator.event_loop import Moved, StepRun, run_step
+from splitnet.simulator.event_loop import Moved, run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import StepGraph
 
@@ -18,6 +18,12 @@ class Outcome:
     memory: Mapping[str, Memory]
 
 
+def lacking_bytes(cluster: Cluster, memory: Mapping[str, Memory]) -> dict[str, int]:
+    """What each device lacks that holds more than it has room for."""
+    excess = {d.name: memory[d.name].total - d.memory_bytes for d in cluster}
+    return {name: count for name, count in excess.items() if count > 0}
+
+
 def outcome_of(
     cluster: Cluster, step: StepGraph, device_of: Mapping[str, str]
 ) -> Outcome:
@@ -26,34 +32,31 @@ def outcome_of(
     device = [names.index(device_of[part]) for part in step.parts]
     run = run_step(step, device)
     held = dict(zip(names, memory_of(step, device, run)))
-    copies = [_copy(step, names, device, moved) for moved in run.copies]
-    copies.sort(key=lambda c: (c.start, c.stop, c.source_device, c.target_device))
-    timeline = Timeline(
-        tasks=tuple(_tasks(step, [names[number] for number in device], run)),
-        copies=tuple(copies),
-        devices=tuple(names),
-        memory={name: one.curve for name, one in held.items()},
-    )
-    return Outcome(timeline, {name: one.peak for name, one in held.items()})
-
-
-def _tasks(step: StepGraph, device: list[str], run: StepRun) -> list[Task]:
-    """Tasks in order of their start; ties as forward, backward, update, then unit."""
-    found = []
+    tasks = []
     for task in (task for task, ran in enumerate(run.ran) if ran):
         phase, number = divmod(task, step.count)
         unit = step.units[number]
-        found.append(
+        tasks.append(
             Task(
                 part=unit.part,
-                device=device[number],
+                device=names[device[number]],
                 phase=PHASES[1 if unit.explicit_backward else phase],
                 start=run.start[task],
                 stop=run.stop[task],
                 microbatch=number * step.microbatches // step.count,
             )
         )
-    return sorted(found, key=lambda task: (task.start, task.stop))
+    # Ties stand as forward, backward, update, then unit.
+    tasks.sort(key=lambda task: (task.start, task.stop))
+    copies = [_copy(step, names, device, moved) for moved in run.copies]
+    copies.sort(key=lambda c: (c.start, c.stop, c.source_device, c.target_device))
+    timeline = Timeline(
+        tasks=tuple(tasks),
+        copies=tuple(copies),
+        devices=tuple(names),
+        memory={name: one.curve for name, one in held.items()},
+    )
+    return Outcome(timeline, {name: one.peak for name, one in held.items()})
 
 
 def _copy(step: StepGraph, names: list[str], device: list[int], moved: Moved) -> Copy:

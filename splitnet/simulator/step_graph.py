@@ -23,26 +23,20 @@ The event loop, the memory model and the planner's search read the lists of `Ste
 none of them needs the graph of calls.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import networkx as nx
 
-from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cluster import Cluster
 from splitnet.core.costs import CostModel, Costs, slots_of
 from splitnet.core.graph import Graph
 from splitnet.core.replication import batch_shares
 from splitnet.simulator.batch import scaled_graph
 from splitnet.simulator.tensors import Item, UnitMemory, edges_and_memory
-from splitnet.simulator.units import (
-    Grouping,
-    Row,
-    cost_key,
-    group_parts,
-    task_seconds,
-)
+from splitnet.simulator.units import Row, Units, group_parts, task_seconds, unit_of_call
 
 Table = tuple[Row, ...]
 
@@ -51,17 +45,12 @@ Table = tuple[Row, ...]
 class Unit:
     """What runs as one function.
 
-    Attributes:
-        name: The name of its first call.
-        part: The part of its first call.
-        calls: How many it has.
-        has_backward: Whether it has a backward task.
-        explicit_backward: Whether it is one, in a graph that holds backward calls.
-        memory: Bytes inside of it.
-        saved_floor: Saved activations that all devices together surely hold at one
-            moment, assigned to the unit that saves them.
-        weight_bytes: Weights at home there.
-        trained: Those of them that are updated.
+    `name` and `part` are those of its first call; `calls` says how many it has,
+    `has_backward` whether it has a backward task, and `explicit_backward` whether it is
+    one, in a graph that holds backward calls. `saved_floor` has the saved activations
+    that all devices together surely hold at one moment, assigned to the unit that saves
+    them; `weight_bytes` and `trained` the weights at home there, and those that are
+    updated.
     """
 
     name: str
@@ -148,15 +137,14 @@ class StepGraph:
     def successors(self) -> list[list[int]]:
         """Per task, those that depend on it directly, on the same device."""
         last = 2 * self.count - 1
-        after = list(self.waits)
+        found: list[list[int]] = [[] for _ in range(3 * self.count)]
+        for task, other in self.waits:
+            found[other].append(task)
         for u, unit in enumerate(self.units):
             if unit.has_backward:
-                after.append((last - u, u))
+                found[u].append(last - u)
                 if unit.trained:
-                    after.append((last + 1 + u, last - u))
-        found: list[list[int]] = [[] for _ in range(3 * self.count)]
-        for task, other in after:
-            found[other].append(task)
+                    found[last - u].append(last + 1 + u)
         return found
 
     @cached_property
@@ -179,11 +167,11 @@ class StepGraph:
     @cached_property
     def unit_seconds(self) -> Table:
         """Seconds of all tasks of every unit per device."""
-        n, made = self.count, dict[int, Row]()
-        for row in self.task_seconds:
+        n, made = self.count, dict[Row, Row]()
+        for row in {*self.task_seconds}:
             three = zip(row[:n], reversed(row[n : 2 * n]), row[2 * n :])
-            made[id(row)] = tuple(map(sum, three))
-        return tuple(made[id(row)] for row in self.task_seconds)
+            made[row] = tuple(map(sum, three))
+        return tuple(made[row] for row in self.task_seconds)
 
     @cached_property
     def tails(self) -> list[float]:
@@ -202,10 +190,8 @@ class StepGraph:
             elif task < 2 * n:
                 given = self.contributes[2 * n - 1 - task]
                 after += [self.sum_task(items[i]) for i in given]
-            tails[task] = max(
-                (fastest[other] + tails[other] for other in after if other > task),
-                default=0.0,
-            )
+            later = (fastest[other] + tails[other] for other in after if other > task)
+            tails[task] = max(later, default=0.0)
         return tails
 
 
@@ -216,7 +202,7 @@ def step_graph(
     *,
     training: bool = True,
     optimizer: str = "adam",
-    units: Literal["parts", "calls"] | Grouping = "parts",
+    units: Literal["parts", "calls"] | Units = "parts",
     recompute: Collection[str] = (),
     microbatches: int = 1,
 ) -> StepGraph:
@@ -238,28 +224,28 @@ def step_graph(
         microbatches: How many shares of the batch there are.
     """
     costs = costs or Costs()
-    if isinstance(units, Grouping):
-        grouping = units
-    else:
-        each = tuple((i,) for i in range(len(graph.calls)))
-        grouping = group_parts(graph) if units == "parts" else Grouping(each)
-    first = [graph.calls[own[0]] for own in grouping.calls]
+    if units == "parts":
+        units = group_parts(graph)
+    elif isinstance(units, str):
+        units = [(i,) for i in range(len(graph.calls))]
+    first = [graph.calls[own[0]] for own in units]
     again = [call.part in recompute for call in first]
     flows = [False] * len(graph.calls)
     if training and not any(call.backward for call in graph.calls):
         flows = _gradient_flow(graph)
     shares = batch_shares(graph.batch, microbatches)
-    pieces = {size: scaled_graph(graph, size) for size in shares}
+    sizes = {size: scaled_graph(graph, size) for size in shares}
+    pieces = [sizes[size] for size in shares]
     inside = {
-        size: edges_and_memory(piece, grouping, flows, again)
-        for size, piece in pieces.items()
+        size: edges_and_memory(piece, units, flows, again)
+        for size, piece in sizes.items()
     }
-    weights = _weights([pieces[size] for size in shares], grouping, flows)
+    weights = _weights(pieces, unit_of_call(units), flows)
     home: list[list[Item]] = [[] for _ in first]
     for weight in weights:
         home[weight.source].append(weight)
     edges, memory = inside[shares[0]]
-    backward = [any(flows[i] for i in own) for own in grouping.calls]
+    backward = [any(flows[i] for i in own) for own in units]
     floor = _saved_floor(edges, memory, backward)
     made = [
         Unit(
@@ -274,7 +260,7 @@ def step_graph(
             + sum(graph.calls[i].size_bytes for i in own),
             trained=tuple(w for w in home[u] if w.gradients_from),
         )
-        for u, (call, own) in enumerate(zip(first, grouping.calls))
+        for u, (call, own) in enumerate(zip(first, units))
     ]
     for m, size in enumerate(shares[1:], 1):
         others, held = inside[size]
@@ -283,30 +269,35 @@ def step_graph(
             replace(u, memory=held[i], saved_floor=0, weight_bytes=0, trained=())
             for i, u in enumerate(made[: len(first)])
         ]
-    keys = [cost_key(device, costs) for device in cluster]
     rows: dict[object, Row] = {}
-    for key, device in zip(keys, cluster):
+    # What scales the seconds of other costs tells apart what those do; of a foreign
+    # cost model any two devices may differ.
+    known = getattr(costs, "costs", costs)
+    for device in cluster:
+        alike = isinstance(known, Costs) and device.name not in known.devices
+        key = (
+            *("" if alike else device.name, device.kind, device.half_speed),
+            *(device.flops_per_second, device.bytes_per_second),
+            *(device.call_seconds, device.part_seconds),
+        )
         if key not in rows:
-            rows[key] = task_seconds(
-                [pieces[size] for size in shares],
-                *(device, costs, optimizer, grouping, flows, again),
-            )
+            how = optimizer, units, flows, again
+            rows[key] = task_seconds(pieces, device, costs, *how)
+        rows[device.name] = rows[key]
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
     return StepGraph(
         units=tuple(made),
         edges=edges,
         weights=tuple(one for one in weights if len(one.readers) > 1),
-        task_seconds=tuple(rows[key] for key in keys),
-        latency=_table(links, lambda link: link.latency_seconds),
-        gap=_table(links, lambda link: link.gap),
-        seconds_per_byte=_table(links, lambda link: 1.0 / link.bytes_per_second),
+        task_seconds=tuple(rows[device.name] for device in cluster),
+        latency=tuple(tuple(one.latency_seconds for one in row) for row in links),
+        gap=tuple(tuple(one.gap for one in row) for row in links),
+        seconds_per_byte=tuple(
+            tuple(1.0 / one.bytes_per_second for one in row) for row in links
+        ),
         slot_copies=slots_of(optimizer) if training else 0,
         microbatches=microbatches,
     )
-
-
-def _table(links: list[list[Link]], figure: Callable[[Link], float]) -> Table:
-    return tuple(tuple(map(figure, row)) for row in links)
 
 
 def _gradient_flow(graph: Graph) -> list[bool]:
@@ -325,38 +316,38 @@ def _gradient_flow(graph: Graph) -> list[bool]:
 
 
 def _weights(
-    pieces: Sequence[Graph], grouping: Grouping, flows: Sequence[bool]
+    pieces: Sequence[Graph], unit_of: Sequence[int], flows: Sequence[bool]
 ) -> list[Item]:
     """Every weight that is used, with the units of all micro-batches that use it.
 
     The gradient of a table is the rows that a call looks up, with their numbers.
     """
-    graph, count = pieces[0], len(grouping.calls)
-    users: dict[str, dict[int, None]] = {w.name: {} for w in graph.weights}
-    gradients: dict[str, dict[int, list[int]]] = {w.name: {} for w in graph.weights}
+    graph, count = pieces[0], max(unit_of, default=-1) + 1
+    # Per weight and unit, the bytes of rows of each gradient; 0 for a whole one.
+    uses: dict[str, dict[int, list[int]]] = {w.name: {} for w in graph.weights}
     for m, piece in enumerate(pieces):
         read = dict.fromkeys(piece.call, 0)
         for tensor in piece.tensors:
             read[tensor.target] += tensor.bytes
-        for call, unit, flow in zip(piece.calls, grouping.unit_of_call, flows):
+        for call, unit, flow in zip(piece.calls, unit_of, flows):
             for name in call.weights:
-                users[name][m * count + unit] = None
+                made = uses[name].setdefault(m * count + unit, [])
                 if flow and graph.weight[name].trainable:
                     rows = call.output_bytes + read[call.name]
-                    made = rows if name in call.lookups else 0
-                    gradients[name].setdefault(m * count + unit, []).append(made)
+                    made.append(rows if name in call.lookups else 0)
     found = []
     for w in graph.weights:
-        if own := tuple(users[w.name]):
+        if own := uses[w.name]:
+            givers = {unit: rows for unit, rows in own.items() if rows}
             # A whole gradient beside rows makes the sum of the unit a whole one.
-            sent = [sum(s) if all(s) else 0 for s in gradients[w.name].values()]
+            sent = tuple(sum(rows) if all(rows) else 0 for rows in givers.values())
             found.append(
                 Item(
-                    source=own[0],
-                    readers=own,
+                    source=next(iter(own)),
+                    readers=tuple(own),
                     bytes=w.bytes,
-                    gradients_from=tuple(gradients[w.name]),
-                    row_bytes=tuple(sent) if any(sent) else (),
+                    gradients_from=tuple(givers),
+                    row_bytes=sent if any(sent) else (),
                     is_weight=True,
                 )
             )

@@ -8,18 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from splitnet.core.costs import VIEWS
 from splitnet.core.graph import Graph
 from splitnet.core.replication import tower_part
-from splitnet.simulator.units import Grouping
+from splitnet.simulator.units import Units, unit_of_call
 
 _Key = tuple[int, ...]
 """An output tensor: the number of its call and its index among the call's outputs.
 
-That of a share of the batch that a tower reads: also how many shares there are, and
-which it is.
+A share of the batch that a tower reads: also how many there are, and which it is.
 """
 
 
@@ -69,21 +68,16 @@ class Item:
 
         Rows are sent side by side; a whole gradient is sent once.
         """
-        if not self.row_bytes:
-            return self.bytes
         rows = [size for size, here in zip(self.row_bytes, present) if here]
-        return sum(rows) + (0 if all(rows) else self.bytes)
+        return sum(rows) + (self.bytes if 0 in rows or not rows else 0)
 
     def shifted(self, by: int) -> "Item":
         """The same tensor between units whose numbers are higher by so many."""
-        return replace(
-            self,
-            source=self.source + by,
-            readers=tuple(unit + by for unit in self.readers),
-            gradients_from=tuple(unit + by for unit in self.gradients_from),
-            saved_by=tuple(unit + by for unit in self.saved_by),
-            view_of=None,
-        )
+        names = "readers", "gradients_from", "saved_by"
+        units: dict[str, Any] = {
+            name: tuple(unit + by for unit in getattr(self, name)) for name in names
+        }
+        return replace(self, source=self.source + by, view_of=None, **units)
 
 
 class UnitMemory(NamedTuple):
@@ -127,7 +121,7 @@ class _Output:
 
 def edges_and_memory(
     graph: Graph,
-    grouping: Grouping,
+    units: Units,
     has_backward: Sequence[bool],
     recompute: Sequence[bool],
 ) -> tuple[tuple[Item, ...], list[UnitMemory]]:
@@ -136,16 +130,21 @@ def edges_and_memory(
     `has_backward` says of each call whether it has a backward pass, `recompute` of each
     unit whether that runs forward again, so that only the unit's inputs are saved.
     """
-    unit = grouping.unit_of_call
+    unit = unit_of_call(units)
     index = {call.name: i for i, call in enumerate(graph.calls)}
-    keys = _keys(graph, index)
-    outputs = _outputs(graph, keys, unit, has_backward)
-    buffer = _buffers(graph, keys, unit)
+    keys, outputs = _outputs(graph, index, unit, has_backward)
+    # For each view, the tensor whose memory it shares inside its unit.
+    read = {t.target: key[:2] for t, key in zip(graph.tensors[::-1], keys[::-1])}
+    buffer: dict[_Key, _Key] = {}
+    for i, call in enumerate(graph.calls):
+        if call.kind in VIEWS and call.name in read:
+            key = read[call.name]
+            buffer[i, 0] = buffer.get(key, key) if unit[key[0]] == unit[i] else key
     made = [0] * len(graph.calls)  # bytes of input gradients of a call
     returned: set[tuple[int, _Key]] = set()
     for tensor, key in zip(graph.tensors, keys):
         source, target = key[0], index[tensor.target]
-        call, held = graph.calls[target], buffer.get(key, key)
+        call, one = graph.calls[target], outputs[buffer.get(key, key)]
         both = has_backward[source] and has_backward[target]
         returns = tensor.differentiable and both
         # If nobody says what a backward pass reads, it may read every input.
@@ -154,7 +153,6 @@ def edges_and_memory(
         if returns and (target, key) not in returned:
             returned.add((target, key))
             made[target] += tensor.bytes
-        one = outputs[held]
         if unit[source] != unit[target]:
             one = one if one.unit == unit[source] else outputs[key]
             one.leaves = True
@@ -187,112 +185,84 @@ def edges_and_memory(
         for key, one in outputs.items()
         if one.leaves
     )
-    return edges, _memory(graph, grouping, outputs, made, has_backward, recompute)
+    return edges, _memory(graph, units, outputs, made, has_backward, recompute)
 
 
-def _keys(graph: Graph, index: Mapping[str, int]) -> list[_Key]:
-    """Which output each tensor is, or which share of one."""
+def _outputs(
+    graph: Graph,
+    index: Mapping[str, int],
+    unit: Sequence[int],
+    has_backward: Sequence[bool],
+) -> tuple[list[_Key], dict[_Key, _Output]]:
+    """Which output each tensor is, and every output.
+
+    Those that no call reads, or that leave the model, leave their unit; the loss reads
+    them again in the backward pass. A share of the batch is a tensor of its own, cut
+    where the whole is made.
+    """
     towers = {
         tower_part(name, i): (one, i)
         for name, one in graph.towers.items()
         for i in range(one.count)
     }
-    found = list[_Key]()
+    keys: list[_Key] = []
+    outputs, cut = dict[_Key, _Output](), dict[_Key, _Output]()
     for tensor in graph.tensors:
-        key: _Key = index[tensor.source], tensor.index
-        source, reader = graph.call[tensor.source], graph.call[tensor.target].part
-        if reader in towers and source.part not in towers:
+        i, call = index[tensor.source], graph.call[tensor.source]
+        key: _Key = i, tensor.index
+        size, reader = tensor.bytes, graph.call[tensor.target].part
+        if reader in towers and call.part not in towers:
             one, number = towers[reader]
-            shapes = source.output_shapes[tensor.index : tensor.index + 1]
+            shapes = call.output_shapes[tensor.index : tensor.index + 1]
             is_batch = any(shape[:1] == (graph.batch,) for shape in shapes)
-            if is_batch and source.part not in one.broadcast:
+            if is_batch and call.part not in one.broadcast:
                 key = *key, one.count, number
-        found.append(key)
-    return found
-
-
-def _outputs(
-    graph: Graph,
-    keys: Sequence[_Key],
-    unit: Sequence[int],
-    has_backward: Sequence[bool],
-) -> dict[_Key, _Output]:
-    """Every output tensor; those that no call reads, or that leave the model, leave.
-
-    The loss reads outputs of the model again in the backward pass. A share of the batch
-    is a tensor of its own, cut where the whole is made.
-    """
-    outputs: dict[_Key, _Output] = {}
-    cut: dict[_Key, _Output] = {}
-    for tensor, key in zip(graph.tensors, keys):
-        i, size = key[0], tensor.bytes
-        if key[2:]:
-            cut[key] = _Output(size, unit[i], i)
-            size = min(size * key[2], graph.calls[i].output_bytes)
-        one = outputs.setdefault(key[:2], _Output(size, unit[i], i))
-        one.bytes = max(one.bytes, size)
+                cut[key] = _Output(size, unit[i], i)
+                size = min(size * one.count, call.output_bytes)
+        keys.append(key)
+        whole = outputs.setdefault(key[:2], _Output(size, unit[i], i))
+        whole.bytes = max(whole.bytes, size)
     read, ends = {i for i, _ in outputs}, set(graph.outputs)
     for i, call in enumerate(graph.calls):
         if i not in read:
             outputs[i, 0] = _Output(call.output_bytes, unit[i], i)
-    for (i, _), one in outputs.items():
+    for (i, _), whole in outputs.items():
         call = graph.calls[i]
         # If nobody says whether its backward pass reads them, they are what it saves.
         guessed = call.inner_bytes is None and call.activation_bytes > 0
         keeps = call.kind not in VIEWS and (call.keeps_output or guessed)
-        one.leaves = i not in read or call.name in ends
-        one.saved = has_backward[i] and (one.leaves or keeps)
-    return outputs | cut
-
-
-def _buffers(
-    graph: Graph, keys: Sequence[_Key], unit: Sequence[int]
-) -> dict[_Key, _Key]:
-    """For each view, the tensor whose memory it shares inside its unit."""
-    read: dict[str, _Key] = {}
-    for tensor, key in zip(graph.tensors, keys):
-        read.setdefault(tensor.target, key[:2])
-    found: dict[_Key, _Key] = {}
-    for i, call in enumerate(graph.calls):
-        if call.kind in VIEWS and call.name in read:
-            key = read[call.name]
-            found[i, 0] = found.get(key, key) if unit[key[0]] == unit[i] else key
-    return found
+        whole.leaves = i not in read or call.name in ends
+        whole.saved = has_backward[i] and (whole.leaves or keeps)
+    return keys, outputs | cut
 
 
 def _memory(
     graph: Graph,
-    grouping: Grouping,
+    units: Units,
     outputs: Mapping[_Key, _Output],
     made: Sequence[int],
     has_backward: Sequence[bool],
     recompute: Sequence[bool],
 ) -> list[UnitMemory]:
     """Saved and passing bytes of every unit, from the tensors inside of it."""
-    inside: list[list[tuple[int, _Output]]] = [[] for _ in grouping.calls]
-    kept = [  # that is no input and no output of the call
-        has_backward[i]
-        * (
-            max(call.activation_bytes - call.output_bytes, 0)
-            if call.inner_bytes is None
-            else call.inner_bytes
-        )
-        for i, call in enumerate(graph.calls)
-    ]
-    learned = _learned(graph, grouping, has_backward)
+    inside: list[list[tuple[int, _Output]]] = [[] for _ in units]
+    kept = []  # that is no input and no output of the call
+    for call, flow in zip(graph.calls, has_backward):
+        guess = max(call.activation_bytes - call.output_bytes, 0)
+        kept.append(flow * (guess if call.inner_bytes is None else call.inner_bytes))
+    learned = _learned(graph, unit_of_call(units), has_backward)
     again = list(kept)  # what a backward task has to make again of each call
-    for (call, *_), one in outputs.items():
-        again[call] += one.bytes * one.saved
+    for (i, *_), one in outputs.items():
+        again[i] += one.bytes * one.saved
         if not one.leaves:
-            inside[one.unit].append((call, one))
+            inside[one.unit].append((i, one))
     found = list[UnitMemory]()
-    for u, (own, numbers) in enumerate(zip(inside, grouping.calls)):
+    for u, (own, numbers) in enumerate(zip(inside, units)):
         calls = [graph.calls[i] for i in numbers]
-        flows = [has_backward[i] for i in numbers]
-        position = {call: i for i, call in enumerate(numbers)}
+        position = {i: at for at, i in enumerate(numbers)}
         passing, gradients, late = [], [], []
-        for call, one in own:
-            start, stop = position[call], position[one.last]
+        for i, one in own:
+            start, stop = position[i], position[one.last]
             if recompute[u] or not one.saved:
                 passing.append((start, stop, one.bytes))
             if one.gradient:
@@ -301,57 +271,51 @@ def _memory(
                 late.append((0 if learns else start, stop, one.bytes))
                 start -= bool(learns and calls[start].sequential_steps == 1)
                 gradients.append((start, stop, one.bytes))
-        room = [call.workspace_bytes for call in calls]
-        # A table whose rows are updated is copied when it is read.
-        copied = [
-            flow * sum(graph.weight[name].bytes for name in call.lookups)
-            for call, flow in zip(calls, flows)
-        ]
-        forward, _ = _peak(passing, list(map(add, room, copied)), room)
-        # What a call needs while it runs backward includes the gradients it makes.
-        rest = [
-            flow * max(size - made[i], 0) for i, size, flow in zip(numbers, room, flows)
-        ]
-        if recompute[u]:
-            # What is made again is freed as the backward task passes the calls.
-            held = list(accumulate(again[i] for i in numbers))
-            saved, early = 0, held[-1]
-        else:
-            ahead = [call.early_bytes * flow for call, flow in zip(calls, flows)]
-            held = list(accumulate(ahead, initial=0))
-            saved = sum(one.bytes for _, one in own if one.saved)
-            saved += sum(kept[i] for i in numbers)
-            early = held[-1]
-        behind = list(map(add, rest, held))
+        ahead, behind = [], []  # what calls need while they run
+        held = saved = 0
+        for i, call in zip(numbers, calls):
+            # A table whose rows are updated is copied when it is read.
+            table = sum(graph.weight[name].bytes for name in call.lookups)
+            ahead.append(call.workspace_bytes + has_backward[i] * table)
+            # That of the backward pass includes the gradients that it makes. What is
+            # made again is freed as the backward task passes the calls.
+            rest = has_backward[i] * max(call.workspace_bytes - made[i], 0)
+            behind.append(rest + held + again[i] * recompute[u])
+            early = call.early_bytes * has_backward[i]
+            held += again[i] if recompute[u] else early
+            saved += kept[i]
+        saved += sum(one.bytes for _, one in own if one.saved)
+        forward, _ = _peak(passing, ahead, ahead)
         there = list(accumulate(learned[i] for i in reversed(numbers)))[::-1]
         most, learning = _peak(gradients, list(map(add, behind, there)), there)
-        waiting = max(_peak(late, behind, there)[0] - (most - learning), 0)
+        waiting = max(_peak(late, behind, there)[0] - most + learning, 0)
         if recompute[u] and forward > most:
             most, learning = forward, 0
-        found.append(
-            UnitMemory(saved, forward, most - learning, learning, waiting, early)
-        )
+        saved *= not recompute[u]
+        backward = most - learning
+        found.append(UnitMemory(saved, forward, backward, learning, waiting, held))
     return found
 
 
 def _learned(
-    graph: Graph, grouping: Grouping, has_backward: Sequence[bool]
+    graph: Graph, unit: Sequence[int], has_backward: Sequence[bool]
 ) -> list[int]:
     """Bytes of the gradients of weights that the backward pass of each call makes.
 
     A weight of several calls counts at the last of them. Weights of several units are
     left out, and so are tables: the gradient of their rows is an input of the call.
     """
-    users: dict[str, list[int]] = {w.name: [] for w in graph.weights if w.trainable}
+    users: dict[str, set[int]] = {w.name: set() for w in graph.weights if w.trainable}
+    last: dict[str, int] = {}
     for i, call in enumerate(graph.calls):
-        for name in call.weights:
-            users.get(name, []).append(i)
+        for name in users.keys() & {*call.weights}:
+            users[name].add(unit[i])
+            if has_backward[i]:
+                last[name] = i
     found = [0] * len(graph.calls)
-    for name, calls in users.items():
-        last = max((i for i in calls if has_backward[i]), default=-1)
-        alone = len({grouping.unit_of_call[i] for i in calls}) == 1
-        if last >= 0 and alone and name not in graph.calls[last].lookups:
-            found[last] += graph.weight[name].bytes
+    for name, i in last.items():
+        if len(users[name]) == 1 and name not in graph.calls[i].lookups:
+            found[i] += graph.weight[name].bytes
     return found
 
 

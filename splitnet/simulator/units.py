@@ -8,33 +8,27 @@ cuts by the same rule.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain
 
 import networkx as nx
 
 from splitnet.core.cluster import Device
-from splitnet.core.costs import CostModel, Costs
+from splitnet.core.costs import CostModel
 from splitnet.core.graph import Graph
 
 Row = tuple[float, ...]
+Units = Sequence[tuple[int, ...]]
+"""The calls of each unit; units stand in an order in which they may run."""
 
 
-@dataclass(frozen=True)
-class Grouping:
-    """The calls of each unit; units stand in an order in which they may run."""
-
-    calls: tuple[tuple[int, ...], ...]
-
-    @cached_property
-    def unit_of_call(self) -> list[int]:
-        """The unit of each call."""
-        unit_of = {call: unit for unit, own in enumerate(self.calls) for call in own}
-        return [unit_of[call] for call in range(len(unit_of))]
+def unit_of_call(units: Units) -> list[int]:
+    """The unit of each call."""
+    unit_of = {call: unit for unit, own in enumerate(units) for call in own}
+    return [unit_of[call] for call in range(len(unit_of))]
 
 
-def group_parts(graph: Graph) -> Grouping:
+def group_parts(graph: Graph) -> Units:
     """A unit per function: each part is one, or several if it has many calls.
 
     Parts that would wait for each other are divided into their calls. Units are sorted
@@ -63,9 +57,9 @@ def group_parts(graph: Graph) -> Grouping:
         cyclic = set().union(*circles)
     order = nx.lexicographical_topological_sort(units, key=lambda one: calls[one][0])
     runs = [tuple(calls[label]) for label in order]
-    if not any(call.backward for call in graph.calls):
-        runs = [tuple(piece) for run in runs for piece in cut_run(run, reads)]
-    return Grouping(tuple(runs))
+    if any(call.backward for call in graph.calls):
+        return runs
+    return [tuple(piece) for run in runs for piece in cut_run(run, reads)]
 
 
 CALLS = 8
@@ -79,12 +73,9 @@ def cut_run(
 ) -> Iterator[Sequence[int]]:
     """A run of calls, or of units of calls, as one or several functions.
 
-    A function is not cut further if it is taken for a run.
-
-    Args:
-        run: Numbers of what can run as one, in running order.
-        reads: Per number, the (source, output) pairs that it reads.
-        sizes: The calls of each; one if not given.
+    It is in running order, `reads` has the (source, output) pairs that each number
+    reads, `sizes` its calls, if not one. A function is not cut further if it is taken
+    for a run.
 
     >>> [len(one) for one in cut_run(range(20), {i: [(i - 1, 0)] for i in range(20)})]
     [8, 12]
@@ -122,7 +113,7 @@ def task_seconds(
     device: Device,
     costs: CostModel,
     optimizer: str,
-    grouping: Grouping,
+    units: Units,
     flows: Sequence[bool],
     again: Sequence[bool],
 ) -> Row:
@@ -132,13 +123,13 @@ def task_seconds(
     computes nothing is no function and costs nothing. A micro-batch adds its gradients
     to those of the earlier ones.
     """
-    graph, n = pieces[0], len(grouping.calls)
-    part = device.part_seconds if n < len(flows) else 0.0
+    graph, unit = pieces[0], unit_of_call(units)
+    called = device.part_seconds if len(units) < len(flows) else 0.0
     trained = {w.name: w.bytes for w in graph.weights if w.trainable}
 
-    def per_unit(seconds: Sequence[float], part: float = 0.0) -> list[float]:
-        sums = [sum(seconds[i] for i in own) for own in grouping.calls]
-        return [total + part if total else 0.0 for total in sums]
+    def per_unit(seconds: Sequence[float], called: float = 0.0) -> list[float]:
+        sums = [sum(seconds[i] for i in own) for own in units]
+        return [total + called if total else 0.0 for total in sums]
 
     @cache
     def passes(size: int, adds: bool) -> tuple[list[float], list[float]]:
@@ -152,8 +143,8 @@ def task_seconds(
                 made = sum(trained.get(name, 0) for name in call.weights)
                 if adds and made:
                     back[i] += costs.update_seconds(made, device, "sgd")
-                back[i] += ahead[i] * again[grouping.unit_of_call[i]]
-        return per_unit(ahead, part), per_unit(back, part)
+                back[i] += ahead[i] * again[unit[i]]
+        return per_unit(ahead, called), per_unit(back, called)
 
     home: dict[str, int] = {}
     learned = set[str]()
@@ -165,19 +156,5 @@ def task_seconds(
         update[home[name]] += costs.update_seconds(trained[name], device, optimizer)
     each = [passes(piece.batch, m > 0) for m, piece in enumerate(pieces)]
     ahead, back = (list(chain(*rows)) for rows in zip(*each))
-    later = [0.0] * (len(ahead) - n)  # which update nothing
+    later = [0.0] * (len(ahead) - len(units))  # which update nothing
     return (*ahead, *reversed(back), *per_unit(update), *later)
-
-
-def cost_key(device: Device, costs: CostModel) -> object:
-    """Devices of one key cost the same; a foreign cost model may tell all apart.
-
-    What scales the seconds of other `costs` tells apart what those do.
-    """
-    costs = getattr(costs, "costs", costs)
-    alike = isinstance(costs, Costs) and device.name not in costs.devices
-    return (
-        *("" if alike else device.name, device.kind, device.half_speed),
-        *(device.flops_per_second, device.bytes_per_second),
-        *(device.call_seconds, device.part_seconds),
-    )
