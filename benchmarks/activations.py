@@ -126,8 +126,8 @@ def _u_net():
     return keras.Model(entry, layers.Conv2D(1, 1, activation="sigmoid")(x))
 
 
-def half(model, batch):
-    """Each call on one of the workers: the first half of the FLOPs, then the rest."""
+def half(model, batch, devices=WORKERS):
+    """Each call on one of two devices: the first half of the FLOPs, then the rest."""
     import splitnet as sn
 
     graph = sn.read(model, batch)
@@ -135,26 +135,26 @@ def half(model, batch):
     for call in graph.calls:
         done += call.forward_flops
         if graph.part[call.part].kind != "input":
-            where[call.name] = WORKERS[2 * done > total]
+            where[call.name] = devices[2 * done > total]
     return where
 
 
-def ways(model, batch, cluster):
-    """The name of each strategy, and the model placed so."""
+def ways(model, batch, cluster, devices=WORKERS):
+    """The name of each strategy, and the model placed so on two devices."""
     import keras
 
     import splitnet as sn
 
     options = {"batch": batch, "optimizer": "sgd"}
-    alone = sn.score(model, cluster, {"*": WORKERS[0]}, **options)
+    alone = sn.score(model, cluster, {"*": devices[0]}, **options)
     yield "one", sn.emit(model, alone)
     yield "recompute", sn.emit(model, alone, recompute=True)
-    stages = sn.score(model, cluster, half(model, batch), **options)
+    stages = sn.score(model, cluster, half(model, batch, devices), **options)
     yield "stages", sn.emit(model, stages)
     yield (
         "towers",
         sn.data_parallel(
-            model, cluster, devices=list(WORKERS), weights_on=WORKERS[0], **options
+            model, cluster, devices=list(devices), weights_on=devices[0], **options
         ),
     )
     if any(isinstance(x, keras.layers.BatchNormalization) for x in model.layers):

@@ -7,6 +7,12 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests with TensorFlow run on a card: `pytest tests/tf --real-gpu`."""
+    text = "cut the first GPU into three, in place of stand-ins"
+    parser.addoption("--real-gpu", action="store_true", help=text)
+
+
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests may have SPLITNET_* set; the tests do not see it."""

@@ -34,10 +34,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cluster() -> "sn.Cluster":
+def cluster(request: pytest.FixtureRequest) -> "sn.Cluster":
     """Three CPU devices that stand in for GPUs, and the CPU itself."""
     import splitnet as sn
 
+    if request.config.getoption("--real-gpu"):
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        sn.configure(logical_gpus=3, memory_limit="1.5 GiB")
+        return sn.local_cluster()
     return sn.local_cluster(stand_in_gpus=3)
 
 
