@@ -12,16 +12,15 @@ Diagrams show a cut through this tree; the report opens and closes its blocks.
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, groupby, pairwise
+from itertools import groupby, pairwise
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_seconds
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
-from splitnet.core.timeline import PHASES
-from splitnet.view.facts import PartFacts, equivalent_devices, part_facts
+from splitnet.view.facts import PartFacts, equivalent_devices, part_facts, summed
 from splitnet.view.style import ranged
 
 _WORD = re.compile(r"([/._])|(?<=\D)(?=\d)")
@@ -86,11 +85,6 @@ class DiagramEdge:
         """Bytes that cross between devices; 0 where a copy is there already."""
         return self.sent_bytes + self.returned_bytes
 
-    @property
-    def reuses(self) -> bool:
-        """Whether the target reads only copies that are already there."""
-        return self.crosses and not self.moved_bytes
-
 
 @dataclass(frozen=True)
 class Diagram:
@@ -103,8 +97,8 @@ class Diagram:
     @cached_property
     def labelled(self) -> bool:
         """Whether the links say what they move; if they are too many, the boxes do."""
-        crossing = (link.moved_bytes and not link.weights for link in self.links)
-        return sum(map(bool, crossing)) <= _MOST_LABELS
+        crossing = [x for x in self.links if x.moved_bytes and not x.weights]
+        return len(crossing) <= _MOST_LABELS
 
     @cached_property
     def drawn(self) -> list[DiagramEdge]:
@@ -115,12 +109,15 @@ class Diagram:
 
     def moved(self, box: Box, *, weights: bool) -> tuple[int, int]:
         """Bytes that a box receives and sends: tensors, or weights that it reads."""
-        its = [link for link in self.links if link.weights == weights]
-        into = [link for link in its if link.target == box.id]
-        out = [] if weights else [link for link in its if link.source == box.id]
-        received = [x.sent_bytes for x in into] + [x.returned_bytes for x in out]
-        sent = [x.returned_bytes for x in into] + [x.sent_bytes for x in out]
-        return sum(received), sum(sent)
+        received = sent = 0
+        for link in self.links:
+            if link.weights == weights and link.target == box.id:
+                received += link.sent_bytes
+                sent += link.returned_bytes
+            elif link.source == box.id and not (weights or link.weights):
+                received += link.returned_bytes
+                sent += link.sent_bytes
+        return received, sent
 
 
 def diagram_of(
@@ -157,18 +154,17 @@ def diagram_of(
     names = [ranged(group.members, _NAME_WIDTH) for group in groups]
     boxes = []
     for number, (group, name) in enumerate(zip(groups, names, strict=True)):
-        members = [facts[member] for member in group.members]
-        device = members[0].device
-        was = old.get(members[0].name, device)
+        its = summed([facts[member] for member in group.members], group.times)
+        was = old.get(its.name, its.device)
         box = Box(
             id=f"box-{number}",
             name=name if names.count(name) == 1 else ranged(group.members, 90),
-            lane=lane_of[device],
+            lane=lane_of[its.device],
             group=group,
-            facts=_summed(group, members),
-            moved_from="" if was == device else was,
-            shares=_all(shares.get(member, ()) for member in group.members),
-            strayed=_all(strayed.get(member, ()) for member in group.members),
+            facts=its,
+            moved_from="" if was == its.device else was,
+            shares=_all(shares, group),
+            strayed=_all(strayed, group),
         )
         boxes.append(box)
     box_of = {name: box.id for box in boxes for name in box.group.members}
@@ -182,8 +178,9 @@ def diagram_of(
     return Diagram(boxes, links_of(plan, box_of), lanes)
 
 
-def _all(texts: Iterable[Iterable[str]]) -> list[str]:
-    return list(dict.fromkeys(chain.from_iterable(texts)))
+def _all(texts: Mapping[str, Sequence[str]], group: Block) -> list[str]:
+    found = (text for name in group.members for text in texts.get(name, ()))
+    return list(dict.fromkeys(found))
 
 
 def running_order(plan: Plan, names: Iterable[str]) -> list[str]:
@@ -212,23 +209,6 @@ def _shares(graph: Graph) -> dict[str, list[str]]:
             if len(users) > 1 and graph.part[users[0]].kind != "weights":
                 found.setdefault(call.part, []).append(call.layer or call.name)
     return found
-
-
-def _summed(group: Block, members: Sequence[PartFacts]) -> PartFacts:
-    """The facts of a group: sums, and the layers of one repetition."""
-    first, times = members[0], group.times
-    period = len(members) // times if times else 0
-    return replace(
-        first,
-        kind=first.kind if len({one.kind for one in members}) == 1 else "branch",
-        reason=", ".join(dict.fromkeys(one.reason for one in members)),
-        layers=tuple(n for one in members[:period] for n in one.layers),
-        shapes=members[-1].shapes if times else (),
-        weight_bytes=sum(one.weight_bytes for one in members),
-        activation_bytes=sum(one.activation_bytes for one in members),
-        seconds={p: sum(one.seconds.get(p, 0.0) for one in members) for p in PHASES},
-        is_output=any(one.is_output for one in members),
-    )
 
 
 def links_of(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:

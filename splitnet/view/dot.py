@@ -230,7 +230,7 @@ def _link_look(
     """Wide between devices, thin within one, with what it moves if there is room."""
     look = {"dir": "both" if link.both_ways or link.weights else "forward"}
     said = f"{format_bytes(link.bytes)} on one device"
-    if link.reuses:
+    if link.crosses and not link.moved_bytes:
         said = "reads a copy that is already on this device"
         look["style"] = "dashed"
     if link.moved_bytes:
@@ -308,7 +308,7 @@ def _legend(shown: Diagram, columns: float, *, compared: bool) -> list[str]:
         f"▬▬ between devices ({where})": any(x.moved_bytes for x in links),
         "◄► both ways": any(x.both_ways for x in links),
         "── within a device": any(not x.crosses for x in links),
-        "- - - reuses a copy": any(x.reuses for x in links),
+        "- - - reuses a copy": any(x.crosses and not x.moved_bytes for x in links),
         "···· weights, and gradients back": any(x.weights for x in links),
         "shares: weights stored once": any(box.shares for box in boxes),
         "cylinder: weights of towers": "weights" in kinds,

@@ -1,13 +1,14 @@
 """Figures and sentences about a plan for pictures and tables."""
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Fallback, Plan, value_text
-from splitnet.core.timeline import Timeline
+from splitnet.core.timeline import PHASES, Timeline
 from splitnet.view.style import Shape, counted, percent
 
 _MOST_ALONE = 8  # with more devices, equivalent ones are drawn together
@@ -20,11 +21,10 @@ _GOAL = {
 
 @dataclass(frozen=True, slots=True)
 class PartFacts:
-    """What one part is and costs; bytes for the whole batch, seconds per step.
+    """What one part is and costs; bytes for the whole batch, seconds per step by phase.
 
     `weight_bytes` counts weights whose home is this part, so that a sum over parts
-    counts each once.
-    `where` is the file name and line of its declaration, without folders.
+    counts each once. `where` is the file name and line of its declaration.
     """
 
     name: str
@@ -38,7 +38,7 @@ class PartFacts:
     activation_bytes: int
     seconds: Mapping[str, float]
     is_output: bool
-    where: str = ""
+    where: str
 
     @property
     def total_bytes(self) -> int:
@@ -51,21 +51,19 @@ class PartFacts:
         return sum(self.seconds.values())
 
 
-def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
+def part_facts(plan: Plan) -> dict[str, PartFacts]:
     """Gather the facts of each part, in the graph's order."""
     graph = plan.graph
-    seconds: dict[str, dict[str, float]] = {part.name: {} for part in graph.parts}
+    seconds = defaultdict[str, dict[str, float]](lambda: dict.fromkeys(PHASES, 0.0))
     for task in plan.timeline.tasks:
-        if task.part in seconds:
-            phases = seconds[task.part]
-            phases[task.phase] = phases.get(task.phase, 0.0) + task.stop - task.start
-    homes = dict.fromkeys(seconds, 0)
+        seconds[task.part][task.phase] += task.stop - task.start
+    homes: Counter[str] = Counter()
     for weight, parts in graph.parts_of_weights.items():
-        if parts:
-            homes[parts[0]] += graph.weight[weight].bytes
-    part_of = {call.name: call.part for call in graph.calls}
+        homes.update(dict.fromkeys(parts[:1], graph.weight[weight].bytes))
     leaving = {
-        t.source for t in graph.tensors if part_of[t.source] != part_of[t.target]
+        t.source
+        for t in graph.tensors
+        if graph.call[t.source].part != graph.call[t.target].part
     }
     fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
     facts = {}
@@ -87,6 +85,23 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             where=part.where.replace("\\", "/").rpartition("/")[2],
         )
     return facts
+
+
+def summed(members: Sequence[PartFacts], times: int = 0) -> PartFacts:
+    """The facts of parts together; what repeats `times` has the layers of one turn."""
+    first = members[0]
+    period = len(members) // times if times else 0
+    return replace(
+        first,
+        kind=first.kind if len({one.kind for one in members}) == 1 else "branch",
+        reason=", ".join(dict.fromkeys(one.reason for one in members)),
+        layers=tuple(n for one in members[:period] for n in one.layers),
+        shapes=members[-1].shapes if times else (),
+        weight_bytes=sum(one.weight_bytes for one in members),
+        activation_bytes=sum(one.activation_bytes for one in members),
+        seconds={p: sum(one.seconds[p] for one in members) for p in PHASES},
+        is_output=any(one.is_output for one in members),
+    )
 
 
 def transfer_sums(
@@ -126,20 +141,14 @@ def objective_text(plan: Plan) -> tuple[str, str]:
     return names.get(plan.objective, step), said
 
 
-def fullest_device(plan: Plan) -> tuple[str, float]:
-    """The device with the least room left, and its peak in shares of its limit."""
-    full = {
-        one.name: plan.memory[one.name].total / (one.memory_bytes or 1)
-        for one in plan.cluster
-    }
-    return max(full.items(), key=lambda item: item[1])
-
-
 def bottleneck_text(plan: Plan) -> str:
     """Name the busiest and the fullest device and the link with the longest copies."""
-    busiest, used = max(plan.timeline.utilization.items(), key=lambda item: item[1])
-    fullest, share = fullest_device(plan)
-    text = f"busiest {busiest} ({percent(used)}), fullest {fullest} ({percent(share)})"
+    used = plan.timeline.utilization
+    room = {one.name: one.memory_bytes or 1 for one in plan.cluster}
+    full = {name: plan.memory[name].total / room[name] for name in room}
+    busiest, fullest = (max(its, key=its.__getitem__) for its in (used, full))
+    text = f"busiest {busiest} ({percent(used[busiest])}), "
+    text += f"fullest {fullest} ({percent(full[fullest])})"
     links = transfer_sums(plan, "source_device", "target_device")
     if links:
         ends, (_, size, seconds) = max(links.items(), key=lambda item: item[1][2])

@@ -1,11 +1,11 @@
 """One self-contained HTML page about a plan: explorer, step, memory, tables.
 
-In the data of the page's script times are whole nanoseconds; parts and devices are
-numbers, in the order of their lists.
+In the data of the page's script times are seconds; parts are numbers, in running order.
 """
 
+import json
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import msgspec
 from splitnet import __version__
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
-from splitnet.core.timeline import PHASES, Span, Timeline, critical_path, waits
+from splitnet.core.timeline import Timeline, critical_path, waits
 from splitnet.planner.analysis import reason_text
 from splitnet.planner.evaluate import evaluator_of
 from splitnet.planner.what_if import heaviest_moves
@@ -33,16 +34,14 @@ from splitnet.view.diagram import (
     tensor_sizes,
 )
 from splitnet.view.facts import (
-    PartFacts,
     algorithm_text,
     bottleneck_text,
-    fullest_device,
     objective_text,
     part_facts,
     transfer_sums,
     verdict_lines,
 )
-from splitnet.view.style import clean, colors_of, shape_text
+from splitnet.view.style import clean, colors_of
 from splitnet.view.tables import PAGE, audit_grids, plan_grids
 from splitnet.view.timeline import path_text
 
@@ -67,8 +66,8 @@ def report(
         measured: the step as it ran; drawn below the planned one, on the same scale.
 
     Raises:
-        SplitnetError: the thing is neither a plan nor an audit, the file cannot be
-            written, or Graphviz is missing.
+        SplitnetError: the thing is neither a plan nor an audit, or the file cannot be
+            written.
     """
     page = report_html(thing, measured=measured)
     write_bytes(page.encode(), Path(path), "report")
@@ -90,7 +89,6 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
         lstrip_blocks=True,
     )
     used = set(plan.device_of.values())
-    fullest, _ = fullest_device(plan)
     script = files("splitnet.view").joinpath("vendor", "d3.min.js")
     return environment.get_template("report.html.j2").render(
         version=__version__,
@@ -107,7 +105,7 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
             ("parts", str(len(plan.placements))),
             ("devices", f"{len(used)} of {len(plan.cluster)}"),
             ("transferred per step", format_bytes(plan.transfer_bytes)),
-            (f"memory peak: {fullest}", format_bytes(plan.memory[fullest].total)),
+            ("memory peak", format_bytes(max(m.total for m in plan.memory.values()))),
         ],
         idle=", ".join(d.name for d in plan.cluster if d.name not in used),
         strategies=_strategies(plan),
@@ -170,49 +168,32 @@ def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
 
 def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     """The data of the page's script, as JSON that is safe inside HTML."""
-    facts = part_facts(plan)
+    facts, graph = part_facts(plan), plan.graph
     order = running_order(plan, facts)
     number = {name: at for at, name in enumerate(order)}
-    device = {one.name: at for at, one in enumerate(plan.cluster)}
-    colors = colors_of(device)
-    moves = {
-        str(number[part]): [
-            (
-                *(device[a.device], a.value, int(a.fits)),
-                *(a.transfer_bytes, a.held_bytes, int(a.estimated)),
-            )
-            for a in its
-        ]
-        for part, its in heaviest_moves(plan).items()
-    }
+    colors = colors_of(device.name for device in plan.cluster)
     look = {name: look_of(facts[name]) for name in order}
     place = {name: facts[name].device for name in order}
     shown = {block.members for block in fold(order, place, look, most=_MOST_OPEN)}
     lanes: dict[str, list[str]] = {}
     for name in order:
         lanes.setdefault(place[name], []).append(name)
-    at = {c.name: n for its in plan.graph.calls_of.values() for n, c in enumerate(its)}
-    layers: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
-    for (a, b), size in tensor_sizes(plan.graph).items():
-        ends = plan.graph.call[a].part, plan.graph.call[b].part
-        layers.setdefault(ends, []).append((at[a], at[b], size))
+    layers = _layer_links(graph)
     links = []
     for link in links_of(plan, {name: name for name in order}):
         ends = link.source, link.target
         back = [(b, a, size) for a, b, size in layers.get(ends[::-1], ())]
         between = [] if link.weights else [*layers.get(ends, ()), *back]
         copied = link.bytes, link.sent_bytes, link.returned_bytes
-        links.append((*map(number.get, ends), *copied, int(link.weights), between))
-    found: dict[str, Any] = {
+        links.append((*map(number.get, ends), *copied, link.weights, between))
+    found = {
         "objective": plan.objective,
         "value": plan.value,
-        "seconds": _nanoseconds(plan.seconds),
         "transferred": plan.transfer_bytes,
-        "phases": PHASES,
         "devices": [
             {
-                "name": clean(one.name),
-                "host": clean(one.host or ""),
+                "name": one.name,
+                "host": one.host,
                 "color": colors[one.name],
                 "limit": one.memory_bytes,
                 "held": plan.memory[one.name].total,
@@ -221,66 +202,65 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             for one in plan.cluster
         ],
         "parts": [
-            {"device": device[place[name]]}
-            | _part(plan, facts[name], layers.get((name, name), []))
+            msgspec.to_builtins(facts[name])
+            | {"id": name, "name": clean(name)}
+            | {"reason": reason_text(plan, plan[name])}
+            | _layers(plan, name, layers.get((name, name), []))
             for name in order
         ],
         "blocks": [_tree(block_of(its, look), number, shown) for its in lanes.values()],
         "links": links,
-        "moves": moves,
-        "planned": _timeline(plan.timeline, number, device),
+        "moves": {number[part]: its for part, its in heaviest_moves(plan).items()},
+        "planned": _step(plan.timeline),
+        "measured": measured and _step(measured),
         "memory": _memory(plan, number),
     }
-    if measured is not None:
-        found["measured"] = _timeline(measured, number, device)
-    return msgspec.json.encode(found).decode().replace("<", "\\u003c")
+    # ASCII: a name may hold what has no place in UTF-8.
+    text = json.dumps(msgspec.to_builtins(found), separators=(",", ":"))
+    return text.replace("<", "\\u003c")
 
 
-def _nanoseconds(seconds: float) -> int:
-    return round(seconds * 1e9)
+_LayerLinks = list[tuple[int, int, int]]
+"""Tensors from layer to layer, by their numbers in their parts, with their bytes."""
 
 
-def _part(
-    plan: Plan, one: PartFacts, links: Sequence[tuple[int, int, int]]
-) -> dict[str, Any]:
-    """A part with its layers; several layers are a tree, with the tensors in it.
-
-    A layer has name, kind, outputs, time of both passes, weights and activations.
-    """
-    calls, device = plan.graph.calls_of[one.name], plan.cluster[one.device]
-    layers = []
-    for call in calls:
-        seconds = plan.costs.forward_seconds(call, device)
-        if plan.training:
-            seconds += plan.costs.backward_seconds(call, device)
-        held = sum(plan.graph.weight[name].bytes for name in call.weights)
-        shapes = ", ".join(map(shape_text, call.output_shapes))
-        words = clean(call.name), clean(call.kind), shapes
-        layers.append((*words, _nanoseconds(seconds), held, call.activation_bytes))
-    found: dict[str, Any] = {
-        "name": clean(one.name),
-        "pin": one.name.encode(errors="replace").decode(),
-        "kind": one.kind,
-        "reason": clean(reason_text(plan, plan[one.name])),
-        "requested": one.fallback.requested if one.fallback else "",
-        "layers": layers,
-        "outputs": [shape_text(shape) for shape in one.shapes],
-        "weights": one.weight_bytes,
-        "saved": one.activation_bytes,
-        "times": [_nanoseconds(one.seconds.get(phase, 0.0)) for phase in PHASES],
-        "output": one.is_output,
-        "where": clean(one.where),
-    }
-    if len(calls) > 1:
-        number = {call.name: at for at, call in enumerate(calls)}
-        look = {call.name: (call.kind, call.output_shapes) for call in calls}
-        found["tree"] = _tree(block_of(list(number), look), number, set())
-        found["layer_links"] = links
+def _layer_links(graph: Graph) -> Mapping[tuple[str, str], _LayerLinks]:
+    """The tensors from the layers of one part to those of another, or of the same."""
+    at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
+    found: dict[tuple[str, str], _LayerLinks] = {}
+    for (a, b), size in tensor_sizes(graph).items():
+        ends = graph.call[a].part, graph.call[b].part
+        found.setdefault(ends, []).append((at[a], at[b], size))
     return found
 
 
+def _layers(plan: Plan, part: str, links: _LayerLinks) -> dict[str, Any]:
+    """The layers of a part; several are a tree, with the tensors in it."""
+    calls, device = plan.graph.calls_of[part], plan.cluster[plan.device_of[part]]
+    layers = [
+        {
+            "name": clean(call.name),
+            "kind": clean(call.kind),
+            "shapes": call.output_shapes,
+            "seconds": {
+                "forward": plan.costs.forward_seconds(call, device),
+                "backward": plan.training * plan.costs.backward_seconds(call, device),
+            },
+            "weight_bytes": sum(plan.graph.weight[name].bytes for name in call.weights),
+            "activation_bytes": call.activation_bytes,
+        }
+        for call in calls
+    ]
+    if len(calls) < 2:
+        return {"layers": layers}
+    number = {call.name: at for at, call in enumerate(calls)}
+    look = {call.name: (call.kind, call.output_shapes) for call in calls}
+    tree = _tree(block_of(list(number), look), number, ())
+    return {"layers": layers, "tree": tree, "layer_links": links}
+
+
 def _tree(
-    block: Block, number: Mapping[str, int], closed: Container[tuple[str, ...]]
+    block: Block, number: Mapping[str, int], closed: Collection[Sequence[str]]
 ) -> Any:
     """A block with its children; a leaf is the number of its member."""
     if not block.children:
@@ -292,38 +272,13 @@ def _tree(
     }
 
 
-def _timeline(
-    timeline: Timeline, number: Mapping[str, int], device: Mapping[str, int]
-) -> dict[str, Any]:
+def _step(timeline: Timeline) -> dict[str, Any]:
     """Tasks and copies, the critical path through them, and each device's gaps."""
-    tasks, copies = timeline.tasks, timeline.copies
-    at = {id(event): n for n, event in enumerate((*tasks, *copies))}
-
-    def times(one: Any) -> tuple[int, int]:
-        return _nanoseconds(one.start), _nanoseconds(one.stop)
-
-    def spans(its: Iterable[Span]) -> list[tuple[int, int, int]]:
-        return [(at[id(s.event)] if s.event else -1, *times(s)) for s in its]
-
     return {
-        "tasks": [
-            (
-                *(number.get(t.part, -1), device[t.device], PHASES.index(t.phase)),
-                *(*times(t), t.microbatch),
-            )
-            for t in tasks
-        ],
-        "copies": [
-            (
-                *(number[c.source], number[c.target]),
-                *(device[c.source_device], device[c.target_device], c.kind, c.bytes),
-                *(*times(c), c.microbatch),
-            )
-            for c in copies
-        ],
-        "path": spans(critical_path(timeline)) if copies else [],
-        "waits": [spans(gaps) for gaps in waits(timeline).values()],
-        "pipelined": any(task.microbatch for task in tasks),
+        "tasks": timeline.tasks,
+        "copies": timeline.copies,
+        "path": critical_path(timeline) if timeline.copies else [],
+        "waits": waits(timeline),
     }
 
 
@@ -338,8 +293,8 @@ def _memory(plan: Plan, number: Mapping[str, int]) -> list[dict[str, Any]]:
         every = max(1, len(kinds) // _MOST_POINTS)
         runs = (kinds[at : at + every] for at in range(0, len(kinds), every))
         points = [max(its, key=lambda point: sum(point[1])) for its in runs]
-        curve = [(_nanoseconds(time), *held) for time, held in points]
         ranked = one.largest(step.parts, _MOST_HELD)
         largest = [(kind, number[part], size) for kind, part, size in ranked]
+        curve = [(time, *held) for time, held in points]
         found.append({"curve": curve, "largest": largest})
     return found

@@ -1,7 +1,9 @@
 "use strict";
 // The placement explorer: lanes of boxes that open, their links, and a panel.
 const data = JSON.parse(document.getElementById("data").textContent);
-const { parts, devices, links, moves } = data;
+const { parts, devices, links } = data;
+// Of devices and parts by name.
+const place = new Map(devices.map((one, n) => [one.name, n])), number = new Map(parts.map((one, n) => [one.id, n]));
 const page = { listeners: [], lit: null };  // the views that follow the pointer
 const scaled = (count, step, units) => {
   let at = 0;
@@ -9,12 +11,14 @@ const scaled = (count, step, units) => {
   return `${at ? count.toPrecision(Math.max(3, Math.ceil(Math.log10(count + 1)))) : Math.round(count)} ${units[at]}`;
 };
 const bytes = (count) => scaled(count, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
-const time = (ns) => scaled(ns, 1000, ["ns", "us", "ms", "s"]);
+const time = (seconds) => scaled(seconds * 1e9, 1000, ["ns", "us", "ms", "s"]);
 const percent = (share) => share && share < 0.0005 ? "<0.1 %" : `${(100 * share).toFixed(share && share < 0.0095 ? 1 : 0)} %`;
-const value = (count) => data.objective === "memory" ? bytes(count) : time(count * 1e9);
+const value = data.objective === "memory" ? bytes : time;
+const shape = (sizes) => sizes.map((size) => size ?? "?").join(" × ") || "scalar";
 /** The colour of a device, lighter on a dark page. */
 const color = (device) => `color-mix(in srgb, ${devices[device].color} var(--tone), white)`;
 const sum = (its) => its.reduce((a, b) => a + b, 0);
+const spent = (its) => sum(its.flatMap((one) => Object.values(one.seconds)));
 const after = parts.map(() => []), before = parts.map(() => []);
 for (const [source, target, , , , weights] of links) if (!weights) { after[source].push(target); before[target].push(source); }
 const reached = (from, next) => {
@@ -44,13 +48,13 @@ const light = (its) => {
     self.parts = layer ? [part] : leaf ? [tree] : self.inside.flatMap((one) => one.parts);
     if (layer) self.layers = leaf ? [tree] : self.inside.flatMap((one) => one.layers);
     if (self.whole && parts[tree].tree) self.inside = parts[tree].tree.inside.map((one) => node(one, self, tree));
-    self.device = parts[self.parts[0]].device;
+    self.device = place.get(parts[self.parts[0]].device);
     return self;
   };
   const roots = data.blocks.map((tree) => node(tree, null));
   const unfold = (its) => its.flatMap((one) => one.open && !one.whole ? unfold(one.inside) : [one]);
   const members = (one) => one.layers ? one.layers.map((n) => parts[one.parts[0]].layers[n]) : one.parts.map((n) => parts[n]);
-  const names = (one) => one.layers ? members(one).map((layer) => layer[0]) : members(one).map((part) => part.name);
+  const names = (one) => members(one).map((own) => own.name);
   const title = (one) => {
     const all = names(one);
     return all.length === 1 ? all[0] : `${all[0]} … ${all.at(-1)}${one.times > 1 ? ` ×${one.times}` : ` (${all.length})`}`;
@@ -154,9 +158,7 @@ const light = (its) => {
   };
 
   const tint = (one) => `color-mix(in srgb, ${color(one.device)} 26%, var(--paper))`;
-  const ownTime = (one) => sum(members(one).map((own) => one.layers ? own[3] : sum(own.times)));
-  const held = (one) => sum(members(one).map((own) => one.layers ? own[4] + own[5] : own.weights + own.saved));
-  const spent = (one) => `${time(ownTime(one))} · ${bytes(held(one))}`;
+  const cost = (one) => `${time(spent(members(one)))} · ${bytes(sum(members(one).map((own) => own.weight_bytes + own.activation_bytes)))}`;
   const draw = () => {
     arrange();
     const most = d3.max(lines, (line) => line.sent + line.returned) || 1;
@@ -187,7 +189,7 @@ const light = (its) => {
       return g.on("click", (event, one) => choose(one)).on("dblclick", (event, one) => { event.stopPropagation(); fold(one); });
     }).attr("transform", (one) => `translate(${one.x},${one.y})`).lower().each(function (one) {
       d3.select(this).select("rect").attr("width", one.wide).attr("height", one.tall).attr("stroke", color(one.device));
-      d3.select(this).select("text").text(`${title(one)} · ${spent(one)}`);
+      d3.select(this).select("text").text(`${title(one)} · ${cost(one)}`);
     });
     world.selectAll("path.line").data(lines, (line) => `${line.source.id}-${line.target.id}-${line.weights}`).join("path")
       .attr("class", (line) => `line${line.weights ? " weights" : line.source.device === line.target.device ? " local" : line.sent + line.returned ? "" : " reuse"}`)
@@ -210,14 +212,15 @@ const light = (its) => {
     boxes.classed("many", (one) => one.inside.length).raise();
     boxes.select(".body").attr("rx", (one) => ["input", "merge"].includes(parts[one.parts[0]].kind) ? 0 : 7)
       .attr("fill", (one) => parts[one.parts[0]].kind === "input" ? "var(--paper)" : tint(one)).attr("stroke", (one) => color(one.device))
-      .attr("stroke-width", (one) => !one.layers && one.parts.some((part) => parts[part].output) ? 3.5 : 1.2)
-      .classed("fell", (one) => one.parts.some((part) => parts[part].requested));
+      .attr("stroke-width", (one) => !one.layers && one.parts.some((part) => parts[part].is_output) ? 3.5 : 1.2)
+      .classed("fell", (one) => one.parts.some((part) => parts[part].fallback));
     boxes.select(".name").text(brief);
     boxes.select(".cost").text((one) => {
-      const to = one.parts.filter((part) => moved.has(part)), kinds = one.layers && [...new Set(members(one).map((layer) => layer[1]))];
-      return to.length ? `move to ${devices[moved.get(to[0])].name}` : kinds ? `${kinds.length === 1 ? short(kinds[0], 16) : `${kinds.length} kinds`} · ${spent(one).split(" · ")[0]}` : spent(one);
+      const to = one.parts.find((part) => moved.has(part)), kinds = one.layers && [...new Set(members(one).map((layer) => layer.kind))];
+      if (to !== undefined) return `move to ${moved.get(to)}`;
+      return kinds ? `${kinds.length === 1 ? short(kinds[0], 16) : `${kinds.length} kinds`} · ${time(spent(members(one)))}` : cost(one);
     }).classed("alarm", (one) => one.parts.some((part) => moved.has(part)));
-    boxes.select("title").text((one) => `${title(one)}\n${one.inside.length ? "double click or Enter opens it" : one.layers ? members(one)[0][1] : parts[one.parts[0]].kind}`);
+    boxes.select("title").text((one) => `${title(one)}\n${one.inside.length ? "double click or Enter opens it" : members(one)[0].kind}`);
     world.selectAll("text.label").data(lines.filter((line) => line.label)).join("text").attr("class", "label")
       .attr("x", (line) => line.label.x).attr("y", (line) => line.label.y + 4).text((line) => line.label.text).raise();
     mark();
@@ -271,26 +274,21 @@ const light = (its) => {
     const tools = add("p", "", panel);
     if (one.inside.length && !one.open) add("button", one.whole ? "Open its layers" : "Open", tools).onclick = () => open(one);
     if (one.parent || one.open) add("button", one.open ? "Close its layers" : one.layers ? "Close layers" : "Close its block", tools).onclick = () => close(one);
-    if (one.layers) {
-      const own = members(one), few = own.slice(0, 12).map((layer) => `${layer[0]}: ${layer[1]}, ${layer[2]}`).join("\n"), total = (at) => sum(own.map((layer) => layer[at]));
-      rows([["part", parts[one.parts[0]].name], ["device", devices[one.device].name], [own.length > 1 ? "layers" : "layer", few + (own.length > 12 ? `\nand ${own.length - 12} more` : "")],
-        ["weights", bytes(total(4))], ["saved activations", bytes(total(5))], ["forward and backward", time(total(3))]], panel);
-      return;
-    }
-    const total = (key) => sum(one.parts.map((part) => parts[part][key])), phases = data.phases.map((word, n) => [word, sum(one.parts.map((part) => parts[part].times[n]))]);
-    const flow = (from, to, way) => links.filter((link) => one.parts.includes(link[to]) && !one.parts.includes(link[from]))
+    const own = members(one), part = parts[one.parts[0]], alone = own.length === 1 && !one.layers;
+    const few = (its) => its.slice(0, 12).join("\n") + (its.length > 12 ? `\nand ${its.length - 12} more` : "");
+    const flow = (from, to, way) => one.layers ? [] : links.filter((link) => one.parts.includes(link[to]) && !one.parts.includes(link[from]))
       .sort((a, b) => b[2] - a[2]).map((link) => `${way} ${parts[link[from]].name}: ${bytes(link[2] || link[3])}${link[5] ? " of weights" : ""}`);
-    const few = (its) => its.slice(0, 6).join("\n") + (its.length > 6 ? `\nand ${its.length - 6} more` : "");
-    const part = parts[one.parts[0]], alone = one.parts.length === 1;
+    const phases = Object.keys(own[0].seconds).map((word) => [word, sum(own.map((each) => each.seconds[word]))]).filter((each) => each[1]);
     rows([
+      ["part", one.layers && part.name],
       ["device", devices[one.device].name],
       ["reason", alone && part.reason],
-      ["requested", alone && part.requested],
-      ["layers", few(alone ? part.layers.map((layer) => `${layer[0]}: ${layer[1]}`) : one.parts.map((n) => parts[n].name))],
-      ["outputs", alone && part.outputs.join(", ")],
-      ["weights", bytes(total("weights"))],
-      ["saved activations", bytes(total("saved"))],
-      ["time per step", phases.filter((one) => one[1]).map(([word, ns]) => `${word} ${time(ns)}`).join(", ")],
+      ["requested", alone && part.fallback?.requested],
+      ["layers", few(one.layers || alone ? (one.layers ? own : part.layers).map((layer) => `${layer.name}: ${layer.kind}, ${layer.shapes.map(shape)}`) : names(one))],
+      ["outputs", alone && part.shapes.map(shape).join(", ")],
+      ["weights", bytes(sum(own.map((each) => each.weight_bytes)))],
+      ["saved activations", bytes(sum(own.map((each) => each.activation_bytes)))],
+      ["time per step", phases.map(([word, seconds]) => `${word} ${time(seconds)}`).join(", ")],
       ["inputs", few(flow(0, 1, "from"))],
       ["read by", few(flow(1, 0, "by"))],
       ["declared at", alone && part.where],
@@ -299,27 +297,28 @@ const light = (its) => {
   };
   /** The table of what a part would cost on each other device. */
   const offer = (part) => {
-    const its = moves[part], here = parts[part].device;
+    const its = data.moves[part], here = devices[place.get(parts[part].device)];
     if (!its) { add("p", "What a move costs is computed for the heaviest parts only.", panel, "quiet"); return; }
     const table = add("table", "", panel), head = add("tr", "", add("thead", "", table)), body = add("tbody", "", table);
     for (const word of ["device", data.objective === "latency" ? "step" : data.objective, "memory there", "transfers"]) add("th", word, head);
-    for (const [device, cost, fits, sent, held, estimated] of [[here, data.value, 1, data.transferred, devices[here].held, 0], ...its]) {
+    const stay = { device: here.name, value: data.value, fits: true, transfer_bytes: data.transferred, held_bytes: here.held };
+    for (const one of [stay, ...its]) {
       const row = add("tr", "", body), choice = add("input", "", add("label", "", add("td", "", row)));
-      choice.type = "radio"; choice.name = "move"; choice.checked = (moved.get(part) ?? here) === device;
-      choice.parentNode.append(` ${devices[device].name}`);
-      choice.onchange = () => { if (device === here) moved.delete(part); else moved.set(part, device); draw(); pins(); };
-      const change = cost / data.value - 1;
+      choice.type = "radio"; choice.name = "move"; choice.checked = (moved.get(part) ?? here.name) === one.device;
+      choice.parentNode.append(` ${one.device}`);
+      choice.onchange = () => { if (one === stay) moved.delete(part); else moved.set(part, one.device); draw(); pins(); };
+      const change = one.value / data.value - 1;
       const said = Math.abs(change) < 0.0005 ? "" : `, ${change < 0 ? "−" : "+"}${percent(Math.abs(change))}`;
-      add("td", value(cost) + said, row, change < -0.0005 ? "good" : "");
-      add("td", `${estimated ? "≈ " : ""}${bytes(held)}${fits ? "" : ": too much"}`, row, fits ? "" : "alarm");
-      add("td", bytes(sent), row);
+      add("td", value(one.value) + said, row, change < -0.0005 ? "good" : "");
+      add("td", `${one.estimated ? "≈ " : ""}${bytes(one.held_bytes)}${one.fits ? "" : ": too much"}`, row, one.fits ? "" : "alarm");
+      add("td", bytes(one.transfer_bytes), row);
     }
-    add("p", `Each line is for this move alone.${its.some((one) => one[5]) ? " ≈ what the device holds now, and what the branch needs." : ""}`, panel, "quiet");
+    add("p", `Each line is for this move alone.${its.some((one) => one.estimated) ? " ≈ what the device holds now, and what the branch needs." : ""}`, panel, "quiet");
   };
   const pins = () => {
     const box = document.querySelector(".pins");
     box.hidden = !moved.size;
-    const each = [...moved].map(([part, to]) => `${JSON.stringify(parts[part].pin)}: ${JSON.stringify(devices[to].name)}`);
+    const each = [...moved].map(([part, to]) => `${JSON.stringify(parts[part].id)}: ${JSON.stringify(to)}`);
     box.querySelector("input").value = `pins={${each.join(", ")}}`;
   };
   document.querySelector(".pins button").onclick = () => { document.querySelector(".pins input").select(); document.execCommand("copy"); };
@@ -330,7 +329,7 @@ const light = (its) => {
   const search = document.querySelector(".search");
   const hits = () => {
     const wanted = search.value.toLowerCase(), holds = (text) => text.toLowerCase().includes(wanted);
-    const found = wanted ? d3.range(parts.length).filter((n) => holds(parts[n].name) || parts[n].layers.some((layer) => holds(layer[0]) || holds(layer[1]))) : [];
+    const found = wanted ? d3.range(parts.length).filter((n) => holds(parts[n].name) || parts[n].layers.some((layer) => holds(layer.name) || holds(layer.kind))) : [];
     return d3.sort(found, (n) => parts[n].name.toLowerCase() !== wanted);
   };
   const reveal = (part) => {
