@@ -6,6 +6,7 @@ Importing this package loads neither TensorFlow nor Keras and patches nothing: e
 public name is imported from its module when it is first used.
 """
 
+import ast
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -66,40 +67,16 @@ if TYPE_CHECKING:  # `as` says to type checkers that a name is public
     from splitnet.view.tables import chart as chart
     from splitnet.view.tables import table as table
 
-# module -> its public names
-_NAMES = {
-    "api": "compare_strategies largest_batch place plan score",
-    "callbacks": "PlacementCallback ResumeTraining",
-    "core.audit": "Audit Finding",
-    "core.cluster": "Cluster Device Link",
-    "core.costs": "save_costs",
-    "core.errors": "AuditError ConfigError DeclarationError DeviceError "
-    "InfeasibleError PlanFileError SplitnetError WorkerError",
-    "core.graph": "Graph",
-    "core.net": "Net Ref",
-    "core.plan": "Plan",
-    "planner.plan_file": "load_plan",
-    "planner.what_if": "sensitivity simulate",
-    "planner.workloads": "read_workload",
-    "tf.audit.observe": "audit",
-    "tf.emit": "emit plan_of unplace",
-    "tf.parallel.data_parallel": "data_parallel",
-    "tf.placement.overlay": "placement_scope",
-    "tf.placement.summary": "summary",
-    "tf.profiling.measure": "measure",
-    "tf.profiling.profile_step": "profile_step",
-    "tf.reading.read": "read",
-    "tf.runtime.configure": "configure force_cpu",
-    "tf.runtime.devices": "local_cluster",
-    "tf.workers.connect": "connect",
-    "tf.workers.start": "local_workers",
-    "view.render": "draw trace",
-    "view.report": "report",
-    "view.tables": "chart table",
+# The imports above, for type checkers, are the one list of public names -> module.
+_HOMES = {
+    alias.name: str(node.module).removeprefix("splitnet.")
+    for block in ast.parse(__spec__.loader.get_source(__name__)).body  # type: ignore
+    if isinstance(block, ast.If)
+    for node in block.body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [*_HOMES, "__version__"]
-
 
 HOOKS.update(
     {
@@ -127,5 +104,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names."""
     return __all__

@@ -48,8 +48,8 @@ def plan(
         pins: name patterns -> `on=`, a function of a part, or another plan or its file;
             they override the declaration. "as_built": each layer of a Keras model goes
             where its variables are, as a model that was built under `tf.device` wants.
-        missing: what to do if a requested device does not exist: "fallback" (use the
-            next best and record it) or "error".
+        missing: if a requested device does not exist, "fallback" (use the next best and
+            record it) or "error".
         costs: a cost model, or the file of a measured one; None estimates.
         optimizer: whose slots count as memory, "adam"; or "sgd", "momentum" and so on.
         time_limit: seconds to search at most, 5.
@@ -62,9 +62,9 @@ def plan(
             only a free plan fits.
         seed: of the random moves of the search, 0.
         cut_penalty: share of the objective traded for fewer device crossings, 0.02.
-        regroup: whether calls are placed one by one, and those that then run together
-            are the parts of the plan. So it is with a Keras model, whatever is given;
-            the branches of a `Net` and the parts of a `Graph` stay whole unless True.
+        regroup: whether calls are placed one by one, as always in a Keras model, and
+            those that then run together are the plan's parts. The branches of a `Net`
+            and the parts of a `Graph` stay whole unless True.
         nested: models inside a Keras model: "expand" or "keep"; see `read`.
         on_progress: called with the share of the search done, 0 to 1, and the best
             value so far.
@@ -72,15 +72,15 @@ def plan(
             stages with micro-batches, recomputation, towers of the whole model, of a
             part or of stages, slices of layers that no GPU has room for; the simplest
             that is at most 2 % slower than the fastest. The search takes up to twice
-            the time limit, or 20 s more. None places the parts and nothing else.
-        microbatches: with "auto", so many; None chooses.
-        schedule: with "auto", "gpipe" or "1f1b"; None chooses.
-        recompute: with "auto", True on every device, False on none; None recomputes
-            where memory lacks.
-        towers: with "auto", so many copies of the model or of a part, each on a device
-            or over several, 1 for none; None chooses.
-        split: with "auto", how many slices of which layers, such as `{"wide": 2}`, each
-            on a device of its own; `{}` for none. None chooses.
+            the time limit, or 20 s more. None places the parts and nothing else. What
+            follows fixes some of that; None leaves it open.
+        microbatches: so many.
+        schedule: "gpipe" or "1f1b".
+        recompute: True on every device, False on none; None where memory lacks.
+        towers: so many copies of the model or of a part, each on a device or over
+            several; 1 for none.
+        split: how many slices of which layers, such as `{"wide": 2}`, each on a device
+            of its own; `{}` for none.
 
     Raises:
         DeclarationError: the source cannot be read, or options are wrong; with every
@@ -111,21 +111,18 @@ def compare_strategies(
 
     Args:
         source: a plan, compared with the strategies that were looked at when it was
-            made: nothing is searched. Or a `Net`, a Keras model or a `Graph`: then each
-            strategy is searched as `plan(..., strategy="auto")` does.
-        cluster: the machine of a source; None means this one.
-        **options: of a source: those of `plan`.
-
-    Raises:
-        DeclarationError: it is neither, or options are wrong.
+            made: nothing is searched, and nothing else is given. Or a `Net`, a Keras
+            model or a `Graph`: each strategy is searched as by `strategy="auto"`.
+        cluster: the machine; None means this one.
+        **options: those of `plan`.
     """
     if isinstance(source, Plan):
         from splitnet.planner.strategies.candidates import compare_plan
 
         if cluster is not None or options:
+            hint = "Give its source to compare with other options."
             raise DeclarationError(
-                "compare_strategies(plan) takes nothing else: a plan has its cluster "
-                "and options. Give its source to compare with others."
+                f"compare_strategies(plan) takes nothing else. {hint}"
             )
         known = source.verdict.strategies if source.verdict is not None else None
         return known or compare_plan(source)
@@ -177,7 +174,6 @@ def _read(
 
 
 def _limits(source: Any, options: PlanOptions) -> "Limits":
-    """How a source can be divided, as far as its graph does not show it."""
     from splitnet.planner.strategies.space import Limits
 
     if isinstance(source, Graph):
@@ -204,15 +200,7 @@ def place(
 ) -> "keras.Model":
     """Read, plan and emit in one line; `plan_of(model)` returns the plan.
 
-    The source is not modified, and nothing is printed.
-
-    Args:
-        source: a `Net` or a Keras model.
-        cluster: the machine; None means this one.
-        **options: those of `plan`.
-
-    Raises:
-        SplitnetError: whatever `plan` and `emit` raise, and unknown options.
+    The source is not modified, and nothing is printed. Arguments are those of `plan`.
     """
     from splitnet.tf.emit import emit
 
@@ -233,8 +221,7 @@ def score(
         device_of: names of parts, calls or layers, ranges of calls such as "a .. b",
             or patterns -> device; together they name every part. Or another plan, or
             its `device_of`.
-        **options: `batch`, `objective`, `costs`, `optimizer`, `training` and `nested`,
-            as in `plan`.
+        **options: as in `plan`.
 
     Raises:
         DeclarationError: a part is missing or unknown.
@@ -260,30 +247,16 @@ def largest_batch(
 ) -> int:
     """The largest batch that fits the memories; 0 if not even one sample does.
 
-    Of a model with a fixed batch size it is that one, or 0.
-
-    Args:
-        source: a `Net`, a Keras model or a `Graph`, of which bytes are taken to grow
-            with the batch.
-        cluster: the machine; None means this one.
-        device_of: keep this placement, as in `score`, and of a plan how it runs;
-            otherwise each batch is placed anew in half a second, so a longer search may
-            find room for more.
-        pins: as in `plan`.
-        optimizer: as in `plan`.
-        training: as in `plan`.
-        most: look no further.
-        nested: as in `read`.
-
-    Raises:
-        DeclarationError: the source cannot be read, or a part has no device.
+    Of a model with a fixed batch size it is that one, or 0. `device_of` keeps a
+    placement, as in `score`, and of a plan how it runs; otherwise each batch is placed
+    anew in half a second, so a longer search may find room for more. No batch above
+    `most` is tried. Bytes of a `Graph` are taken to grow with the batch. What else may
+    be given is as in `plan`.
     """
     from splitnet.planner import what_if
 
-    options = PlanOptions(
-        pins=pins, optimizer=optimizer, training=training, nested=nested
-    )
-    fixed = []
+    known = {"pins": pins, "optimizer": optimizer, "training": training}
+    options, fixed = PlanOptions(**known, nested=nested), []
     if not isinstance(source, Graph):
         from splitnet.tf.reading.read import fixed_batches
 

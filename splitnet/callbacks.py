@@ -33,16 +33,11 @@ class PlacementCallback(keras.callbacks.Callback):
     - When training begins: the placement diagram and the timeline as images, the plan's
       table and the name of its report as text, and per device planned memory (bytes)
       and compute time (seconds per step).
-    - After the first step: the audit of that step; no extra step is run.
+    - After the first step: its audit, `callback.audit` from then on.
     - After each epoch: measured seconds per step, and the memory peak of each GPU.
 
-    `callback.audit` is the audit, None before the first step. A model that splitnet did
-    not emit raises `PlanFileError` when training begins. For a measured timeline, see
-    `sn.profile_step`.
-
-    Args:
-        log_dir: a folder for event files, for example that of
-            `keras.callbacks.TensorBoard`.
+    `log_dir` may be that of `keras.callbacks.TensorBoard`. A model that splitnet did
+    not emit raises `PlanFileError` when training begins.
     """
 
     def __init__(self, log_dir: str | Path) -> None:
@@ -65,9 +60,8 @@ class PlacementCallback(keras.callbacks.Callback):
         self._draw("placement", plan, 0)
         self._draw("timeline", plan.timeline, 0)
         self._write("planned/step_seconds", plan.seconds, 0)
-        for device, memory in plan.memory.items():
-            self._write(f"planned/memory_bytes/{device}", memory.total, 0)
         for device, seconds in plan.timeline.compute_seconds.items():
+            self._write(f"planned/memory_bytes/{device}", plan.memory[device].total, 0)
             self._write(f"planned/compute_seconds/{device}", seconds, 0)
         self.model.make_train_function(force=True)
         self._finish_audit = self._watching.enter_context(watching(self.model))
@@ -140,17 +134,14 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
 
     After SIGTERM (preemption) the current step ends, weights and states are saved, and
     the program exits with code 143. The epoch begins anew then, from these weights.
-
-    Args:
-        backup_dir: a folder for this training alone, on a disk that outlives the host.
-            It is deleted when training is complete.
+    `backup_dir` is for this training alone, on a disk that outlives the host; it is
+    deleted when training is complete.
     """
 
     def __init__(self, backup_dir: str | Path) -> None:
         super().__init__(str(backup_dir))
         self._states_file = Path(backup_dir) / "random_states.npz"
-        self._epoch = 0
-        self._terminated = False
+        self._epoch, self._terminated = 0, False
         self._before: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -158,13 +149,14 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
         super().on_train_begin(logs)
         if self._states_file.exists():
             with np.load(self._states_file) as saved:
-                for number, state in enumerate(_random_states(self.model)):
-                    state.assign(saved[str(number)])
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._terminate)
+                for number, state in _random_states(self.model).items():
+                    state.assign(saved[number])
 
-    def _terminate(self, number: int, frame: Any) -> None:
-        self._terminated = True
+        def terminate(number: int, frame: Any) -> None:
+            self._terminated = True
+
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, terminate)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Remember the epoch, for a backup in the middle of it."""
@@ -181,9 +173,9 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save weights, optimizer and random states."""
         super().on_epoch_end(epoch, logs)
-        states = enumerate(_random_states(self.model))
+        states = _random_states(self.model).items()
         beside = self._states_file.with_suffix(".part.npz")
-        np.savez(beside, **{str(number): state.numpy() for number, state in states})
+        np.savez(beside, **{number: state.numpy() for number, state in states})
         beside.replace(self._states_file)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -193,8 +185,9 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
             signal.signal(signal.SIGTERM, self._before)
 
 
-def _random_states(model: Any) -> list[Any]:
+def _random_states(model: Any) -> dict[str, Any]:
     """The variables that random numbers are drawn from; weights files lack them."""
     weights = {id(weight) for weight in model.weights}
     others = [v for v in model.variables if id(v) not in weights]
-    return [v for v in others if v.path.endswith("seed_generator_state")]
+    its = (v for v in others if v.path.endswith("seed_generator_state"))
+    return {str(number): state for number, state in enumerate(its)}

@@ -64,8 +64,7 @@ class DemoResult:
 def declare() -> sn.Net:
     """Declare the network; nothing is built."""
     net = sn.Net("same_digit")
-    first = net.input("first", (8, 8, 1))
-    second = net.input("second", (8, 8, 1))
+    first, second = (net.input(name, (8, 8, 1)) for name in ("first", "second"))
     encoder = [
         layers.Conv2D(32, 3, padding="same", activation="relu"),
         layers.MaxPooling2D(),
@@ -84,14 +83,11 @@ def declare() -> sn.Net:
 
 
 def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Training and validation pairs, which share no image.
+    """Training and validation pairs, which share no image; half are of one digit.
 
     Returns:
         ((inputs, labels), (inputs, labels)): two arrays of images, shape (n, 8, 8, 1),
         and the labels, shape (n, 1), 1 where the two show the same digit.
-
-    Raises:
-        SplitnetError: scikit-learn, which includes the digits, is not installed.
     """
     try:
         from sklearn.datasets import load_digits
@@ -104,24 +100,20 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
     images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(images))
+
+    def pairs(chosen: Any, count: int) -> tuple[Any, Any]:
+        first = draw.choice(chosen, count)
+        same = draw.random(count) < 0.5
+        second = np.empty_like(first)
+        for digit in range(10):
+            for alike in (True, False):
+                here = (digits[first] == digit) & (same == alike)
+                others = chosen[(digits[chosen] == digit) == alike]
+                second[here] = draw.choice(others, here.sum())
+        return [images[first], images[second]], same.astype("float32")[:, None]
+
     seen, held_out = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
-    return (
-        _pairs(images[seen], digits[seen], TRAINING_PAIRS, draw),
-        _pairs(images[held_out], digits[held_out], VALIDATION_PAIRS, draw),
-    )
-
-
-def _pairs(images: Any, digits: Any, count: int, draw: Any) -> tuple[Any, Any]:
-    """Draw pairs, half of them of the same digit."""
-    first = draw.integers(len(images), size=count)
-    same = draw.random(count) < 0.5
-    second = np.empty_like(first)
-    for digit in range(10):
-        for alike in (True, False):
-            here = (digits[first] == digit) & (same == alike)
-            others = np.flatnonzero((digits == digit) == alike)
-            second[here] = draw.choice(others, here.sum())
-    return [images[first], images[second]], same.astype("float32")[:, None]
+    return pairs(seen, TRAINING_PAIRS), pairs(held_out, VALIDATION_PAIRS)
 
 
 def run(
@@ -129,8 +121,8 @@ def run(
     *,
     epochs: int = 5,
     gpus: int = 2,
-    say: Callable[[str], None] = lambda text: None,
-    on_step: Callable[[int, str], None] = lambda done, text: None,
+    say: Callable[[str], None],
+    on_step: Callable[[int, str], None],
 ) -> DemoResult:
     """Plan, draw, train and audit the network; writes into the folder `out`.
 
@@ -154,10 +146,8 @@ def run(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise sn.SplitnetError(
-            f"cannot make the folder {str(out)!r}: {error.strerror}. Name another "
-            "with --out."
-        ) from None
+        fault = f"cannot make the folder {str(out)!r}: {error.strerror}."
+        raise sn.SplitnetError(f"{fault} Name another with --out.") from None
     pictures = [sn.draw(plan, folder / f"placement.{kind}") for kind in ("svg", "png")]
     plan.save(folder / "plan.json")
 
@@ -176,16 +166,10 @@ def run(
             f"validation accuracy {100 * logs['val_accuracy']:.1f} %"
         ),
     )
+    options = {"batch_size": BATCH, "epochs": epochs, "verbose": 0}
+    options |= {"validation_data": validation, "callbacks": [report]}
     started = time.perf_counter()
-    history = model.fit(
-        inputs,
-        labels,
-        batch_size=BATCH,
-        epochs=epochs,
-        validation_data=validation,
-        verbose=0,
-        callbacks=[report],
-    )
+    history = model.fit(inputs, labels, **options)
     train_seconds = time.perf_counter() - started
     batch = ([part[:BATCH] for part in inputs], labels[:BATCH])
     return DemoResult(

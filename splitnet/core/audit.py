@@ -168,32 +168,33 @@ class Audit:
 
 def audit_of(plan: Plan, seen: Observation) -> Audit:
     """Compare an observation with its plan."""
-    copies: dict[_Route, list[SeenCopy]] = defaultdict(list)
-    for copy in seen.copies:  # a model's input is planned as the activation of its part
-        kind = "activation" if copy.kind == "input" else copy.kind
-        copies[copy.source, copy.target, kind].append(copy)
-    planned = _planned_bytes(plan, seen.batch or plan.batch, 1)
-    moved = {
-        route: (planned[route], sum(copy.bytes or 0 for copy in copies[route]))
-        for route in sorted({*planned, *copies})
-    }
-    unproven, notes = _unproven(plan, seen)
+    where: dict[tuple[str, str], list[str]] = defaultdict(list)  # part, what -> devices
+    findings = [*_strayed_ops(plan, seen, where)]
+    unproven, notes = _unproven(plan, seen, where)
+    findings += [*unproven, *_strayed_variables(plan, seen, where)]
+    moved, strayed = _compared_copies(plan, seen)
     if seen.unneeded:
         names = ", ".join(map(repr, seen.unneeded))
         notes.append(f"nothing in this step needs {names}.")
-    findings = (
-        *_strayed_ops(plan, seen),
-        *unproven,
-        *_strayed_variables(plan, seen),
-        *_strayed_copies(plan, seen, copies, moved),
-    )
-    return Audit(plan, tuple(_rows(plan, seen)), findings, moved, (*seen.notes, *notes))
+    rows = []
+    for name, device in plan.device_of.items():
+        its = {
+            aspect: " + ".join(dict.fromkeys(where[name, what]))
+            for what, aspect in _ASPECTS.items()
+        }
+        ops = sum(len(where[name, phase]) for phase in PHASES)
+        rows.append(Row(name, device, **its, ops=ops))
+    found = (*findings, *strayed)
+    return Audit(plan, tuple(rows), found, moved, (*seen.notes, *notes))
 
 
-def _strayed_ops(plan: Plan, seen: Observation) -> Iterator[Finding]:
+def _strayed_ops(
+    plan: Plan, seen: Observation, where: dict[tuple[str, str], list[str]]
+) -> Iterator[Finding]:
     """One finding per part, phase and wrong device, with a count and an example."""
     wrong: dict[tuple[str, str, str, str], list[SeenOp]] = defaultdict(list)
     for op in seen.ops:
+        where[op.part, op.phase].append(op.device)
         planned = op.expected or plan.device_of.get(op.part, "")
         if planned and op.device != planned:
             wrong[op.part, op.phase, planned, op.device].append(op)
@@ -208,7 +209,21 @@ def _strayed_ops(plan: Plan, seen: Observation) -> Iterator[Finding]:
         yield Finding(_ASPECTS[phase], part, planned, device, text)
 
 
-def _unproven(plan: Plan, seen: Observation) -> tuple[list[Finding], list[str]]:
+def _strayed_variables(
+    plan: Plan, seen: Observation, where: dict[tuple[str, str], list[str]]
+) -> Iterator[Finding]:
+    for one in seen.variables:
+        for part in plan.graph.parts_of_weights.get(one.weight, ())[:1]:
+            where[part, one.kind].append(one.device)
+            if one.device != (planned := plan.device_of[part]):
+                text = f"{one.kind} {one.name!r} of {part!r} is on {one.device}"
+                text += f", planned on {planned}."
+                yield Finding(_ASPECTS[one.kind], part, planned, one.device, text)
+
+
+def _unproven(
+    plan: Plan, seen: Observation, where: Mapping[tuple[str, str], list[str]]
+) -> tuple[list[Finding], list[str]]:
     """Findings and notes on parts with work to do of which nothing was seen.
 
     TensorFlow fuses and merges what runs on one device, so a part may show under the
@@ -216,8 +231,8 @@ def _unproven(plan: Plan, seen: Observation) -> tuple[list[Finding], list[str]]:
     proven: a finding. Where no gradient reaches a part it has neither backward ops nor
     updates.
     """
-    there = {phase: {o.part for o in seen.ops if o.phase == phase} for phase in PHASES}
-    busy = {(op.phase, op.device) for op in seen.ops if op.part}
+    busy = {(p, device) for (part, p), its in where.items() if part for device in its}
+    updates = {part for part, phase in where if phase == "update"}
     findings, notes = [], []
     for name, calls in plan.graph.calls_of.items():
         if name in seen.unneeded or not any(call.forward_flops for call in calls):
@@ -225,61 +240,55 @@ def _unproven(plan: Plan, seen: Observation) -> tuple[list[Finding], list[str]]:
         weights = [plan.graph.weight[w] for call in calls for w in call.weights]
         homes = (plan.graph.parts_of_weights[one.name][0] for one in weights)
         due = ["forward"]
-        if any(home in there["update"] for home in homes):
+        if any(home in updates for home in homes):
             due.append("backward")
-        elif not there["update"] and any(one.trainable for one in weights):
+        elif not updates and any(one.trainable for one in weights):
             due += ["backward", "update"]
         device = plan.device_of[name]
         for phase in due:
-            if phase not in seen.phases or name in there[phase]:
+            if phase not in seen.phases or (name, phase) in where:
                 continue
             if (phase, device) in busy:
-                notes.append(
-                    f"{phase} of {name!r}: TensorFlow merged it with other work on "
-                    f"{device}."
+                merged = f"TensorFlow merged it with other work on {device}."
+                notes.append(f"{phase} of {name!r}: {merged}")
+            else:
+                text = (
+                    f"{phase} of {name!r}: nothing of it was seen to run on {device}."
                 )
-                continue
-            text = f"{phase} of {name!r}: nothing of it was seen to run on {device}."
-            findings.append(Finding(_ASPECTS[phase], name, device, "not seen", text))
+                findings.append(
+                    Finding(_ASPECTS[phase], name, device, "not seen", text)
+                )
     return findings, notes
 
 
-def _strayed_variables(plan: Plan, seen: Observation) -> Iterator[Finding]:
-    for one in seen.variables:
-        planned = plan.home.get(one.weight, "")
-        if planned and one.device != planned:
-            part = plan.graph.parts_of_weights[one.weight][0]
-            text = (
-                f"{one.kind} {one.name!r} of {part!r} is on {one.device}, planned on "
-                f"{planned}."
-            )
-            yield Finding(_ASPECTS[one.kind], part, planned, one.device, text)
-
-
-def _strayed_copies(
-    plan: Plan,
-    seen: Observation,
-    copies: Mapping[_Route, list[SeenCopy]],
-    moved: Mapping[_Route, tuple[int, int]],
-) -> Iterator[Finding]:
-    """Tensors that cross where the plan has no crossing."""
+def _compared_copies(
+    plan: Plan, seen: Observation
+) -> tuple[dict[_Route, tuple[int, int]], list[Finding]]:
+    """Planned and actual bytes by route, and copies that the plan does not have."""
+    copies: dict[_Route, list[SeenCopy]] = defaultdict(list)
+    for copy in seen.copies:  # a model's input is planned as the activation of its part
+        kind = "activation" if copy.kind == "input" else copy.kind
+        copies[copy.source, copy.target, kind].append(copy)
+    planned = _planned_bytes(plan, seen.batch or plan.batch, 1)
     grown = _planned_bytes(plan, seen.batch or plan.batch, seen.microbatches)
-    passes = _gradient_passes(seen)
-    for route, (planned, actual) in moved.items():
+    passes, moved, findings = _gradient_passes(seen), {}, []
+    for route in sorted({*planned, *copies}):
         source, target, kind = route
-        if kind in ("mask", "target", "state"):
-            continue
-        most = max(planned, grown[route]) * (passes if "gradient" in kind else 1)
-        sizes = [(copy, copy.bytes) for copy in copies[route]]
-        crossed = [c for c, n in sizes if n is None or n > _TOLERATED_BYTES]
-        unknown = not most and any(n is None for _, n in sizes)
-        if unknown or sum(copy.bytes or 0 for copy in crossed) > most:
+        its, due = copies[route], planned[route]
+        actual = sum(copy.bytes or 0 for copy in its)
+        moved[route] = due, actual
+        most = max(due, grown[route]) * (passes if "gradient" in kind else 1)
+        crossed = [c for c in its if c.bytes is None or c.bytes > _TOLERATED_BYTES]
+        unknown = not most and any(copy.bytes is None for copy in its)
+        excess = unknown or sum(copy.bytes or 0 for copy in crossed) > most
+        if excess and kind not in ("mask", "target", "state"):
             names = ", ".join(copy.name for copy in crossed[:3])
             size = "unknown size" if unknown else format_bytes(actual)
-            due = format_bytes(planned)
-            ends = f"from {source} to {target}"
-            text = f"transfers of {kind} {ends}: {size}, planned {due} ({names})."
-            yield Finding("transfers", "", due, size, text)
+            wanted = format_bytes(due)
+            text = f"transfers of {kind} from {source} to {target}: {size}, planned "
+            text += f"{wanted} ({names})."
+            findings.append(Finding("transfers", "", wanted, size, text))
+    return moved, findings
 
 
 def _gradient_passes(seen: Observation) -> int:
@@ -311,19 +320,3 @@ def _planned_bytes(plan: Plan, batch: int, microbatches: int) -> Counter[_Route]
             size = round(size * max(towers)) if towers else whole
         found[t.source_device, t.target_device, t.kind] += size
     return found
-
-
-def _rows(plan: Plan, seen: Observation) -> Iterator[Row]:
-    where: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for op in seen.ops:
-        where[op.part, op.phase].append(op.device)
-    for variable in seen.variables:
-        for home in plan.graph.parts_of_weights.get(variable.weight, ())[:1]:
-            where[home, variable.kind].append(variable.device)
-    for name, device in plan.device_of.items():
-        aspects = {
-            aspect: " + ".join(dict.fromkeys(where[name, what]))
-            for what, aspect in _ASPECTS.items()
-        }
-        ops = sum(len(where[name, phase]) for phase in PHASES)
-        yield Row(name, device, **aspects, ops=ops)

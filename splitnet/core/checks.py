@@ -8,6 +8,7 @@ Annotations that cannot be evaluated, because they name Keras, are not checked.
 
 import difflib
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, wraps
@@ -27,62 +28,62 @@ Width = Annotated[int, Meta(ge=1, le=10_000)]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _LARGEST = {int: 2**63, float: 1e308}
-_SIGNS = {"ge": ">=", "le": "<=", "lt": "<"}
+_SIGNS = {"ge": (">=", operator.ge), "le": ("<=", operator.le)}
+_SIGNS["lt"] = ("<", operator.lt)
 
 
-def fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of an annotated type; unknown types fit anything.
+def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
+    """A type in words, and whether a value is of it; anything is of unknown types.
 
-    >>> fits(3, int), fits(True, int), fits(3, float | None), fits(0, Positive)
-    (True, False, True, False)
+    >>> words, fits = rule_of(Positive | None)
+    >>> words, fits(3), fits(0), fits(True), fits(None)
+    ('int >= 1 or None', True, False, False, True)
     """
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        words, tests = zip(*map(rule_of, arguments))
+        return " or ".join(words), lambda value: any(fits(value) for fits in tests)
     if origin is Annotated:
-        kind, limits = arguments
+        base, limits = arguments
         if isinstance(limits, tuple):
-            return fits(value, kind) and value in limits
+            one_of = f"one of {', '.join(map(repr, limits))}"
+            return one_of, lambda value: isinstance(value, base) and value in limits
         if not isinstance(limits, Meta):  # a type that a type checker need not know
-            return fits(value, limits)
-        return fits(value, kind) and (
-            (limits.ge is None or value >= limits.ge)
-            and (limits.le is None or value <= limits.le)
-            and (limits.lt is None or value < limits.lt)
-        )
-    if origin in (Union, UnionType):
-        return any(fits(value, one) for one in arguments)
-    if kind in _LARGEST:
-        number = isinstance(value, int if kind is int else int | float)
-        return number and not isinstance(value, bool) and abs(value) < _LARGEST[kind]
-    kind = origin or kind
-    if kind is Any or not isinstance(kind, type):
-        return True
-    if kind is Sequence or arguments[1:] == (...,):
-        several = isinstance(value, kind) and not isinstance(value, str | bytes)
-        return several and all(fits(one, arguments[0]) for one in value)
-    return isinstance(value, kind)
-
-
-def words(kind: Any) -> str:
-    """A type in words.
-
-    >>> words(Positive | None), words(Annotated[str, ("a", "b")])
-    ('int >= 1 or None', "one of 'a', 'b'")
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        kind, limits = arguments
-        if isinstance(limits, tuple):
-            return f"one of {', '.join(map(repr, limits))}"
-        if not isinstance(limits, Meta):
-            return words(limits)
+            return rule_of(limits)
+        word, of_base = rule_of(base)
         ends = {sign: getattr(limits, name) for name, sign in _SIGNS.items()}
-        signs = [f"{sign} {end:g}" for sign, end in ends.items() if end is not None]
-        return f"{words(kind)} {' and '.join(signs)}"
-    if origin in (Union, UnionType):
-        return " or ".join(map(words, arguments))
-    return (
-        "None" if kind is NoneType else str(getattr(origin or kind, "__name__", kind))
-    )
+        ends = {sign: end for sign, end in ends.items() if end is not None}
+        said = " and ".join(f"{sign} {end:g}" for (sign, _), end in ends.items())
+        return (
+            f"{word} {said}",
+            lambda value: (
+                of_base(value)
+                and all(holds(value, end) for (_, holds), end in ends.items())
+            ),
+        )
+    plain = origin or kind
+    word = "None" if kind is NoneType else str(getattr(plain, "__name__", kind))
+    if kind in _LARGEST:
+        return (
+            word,
+            lambda value: (
+                isinstance(value, int if kind is int else int | float)
+                and not isinstance(value, bool)
+                and abs(value) < _LARGEST[kind]
+            ),
+        )
+    if plain is Sequence or arguments[1:] == (...,):
+        of_item = rule_of(arguments[0])[1]
+        return (
+            word,
+            lambda value: (
+                isinstance(value, plain)
+                and not isinstance(value, str | bytes)
+                and all(map(of_item, value))
+            ),
+        )
+    known = isinstance(plain, type) and kind is not Any
+    return word, lambda value: not known or isinstance(value, plain)
 
 
 def check_fields(
@@ -92,10 +93,7 @@ def check_fields(
 ) -> None:
     """Raise an `error` with every fault of type of a dataclass, or else with `more`."""
     given = {field.name: getattr(value, field.name) for field in fields(value)}
-    name = type(value).__name__
-    faults = [*_faults(given, type(value).__init__)] or [*more]
-    if faults:
-        raise error(_told(name, faults))
+    _raise(type(value).__name__, _faults(given, type(value).__init__) or more, error)
 
 
 def checked(function: Function) -> Function:
@@ -122,9 +120,8 @@ def checked(function: Function) -> Function:
             near = difflib.get_close_matches(unknown, single, n=1)
             hint = f" Did you mean {near[0]}=?" if near else ""
             raise DeclarationError(f"{name}: {error}.{hint}") from None
-        faults = _faults({n: one for n, one in given.items() if n in single}, function)
-        if faults:
-            raise DeclarationError(_told(name, faults))
+        values = {n: one for n, one in given.items() if n in single}
+        _raise(name, _faults(values, function), DeclarationError)
         return function(*arguments, **named)
 
     call.__signature__ = signature  # type: ignore[attr-defined]  # help() reads it
@@ -133,29 +130,30 @@ def checked(function: Function) -> Function:
 
 def _faults(values: Mapping[str, object], function: Any) -> list[str]:
     """The values that do not fit the annotations of a function's arguments."""
-    kinds = _kinds(function)
+    rules = _rules(function)
     return [
-        f"{name}= must be {words(kinds[name])}. Received: {shown(value)}"
+        f"{name}= must be {rules[name][0]}. Received: {shown(value)}"
         for name, value in values.items()
-        if name in kinds and not fits(value, kinds[name])
+        if name in rules and not rules[name][1](value)
     ]
 
 
-def _told(name: str, faults: list[str]) -> str:
-    if len(faults) == 1:
-        return f"{name}: {faults[0]}."
-    return listed(f"{name}: {len(faults)} arguments are wrong.", faults)
+def _raise(name: str, faults: Iterable[str], error: type[SplitnetError]) -> None:
+    told = [*faults]
+    if len(told) == 1:
+        raise error(f"{name}: {told[0]}.")
+    if told:
+        raise error(listed(f"{name}: {len(told)} arguments are wrong.", told))
 
 
 @cache
-def _kinds(function: Any) -> dict[str, Any]:
-    """The types of a function's arguments, those that can be evaluated."""
-    kinds = {}
+def _rules(function: Any) -> dict[str, tuple[str, Callable[[Any], bool]]]:
+    """The rules of a function's arguments, those that can be evaluated."""
+    rules = {}
     for name, kind in inspect.get_annotations(function).items():
         try:
-            kinds[name] = (
-                eval(kind, function.__globals__) if isinstance(kind, str) else kind
-            )
+            read = eval(kind, function.__globals__) if isinstance(kind, str) else kind
         except NameError:
             continue
-    return kinds
+        rules[name] = rule_of(read)
+    return rules

@@ -1,21 +1,15 @@
 """Machines as plain data: devices, links between them, and hosts."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from splitnet.core import hook
+from splitnet.core import errors, hook
 from splitnet.core.checks import Count, Rate, Seconds, check_fields, checked
-from splitnet.core.errors import (
-    DeviceError,
-    collected,
-    listed,
-    parse_quantity,
-    repeated,
-    shown,
-)
+from splitnet.core.errors import DeviceError, parse_quantity, repeated, shown
 
 KINDS = ("gpu", "cpu")
 
@@ -26,24 +20,22 @@ _NAME = re.compile(
 )
 
 # name -> memory, FLOP/s in float32 as a dense layer meets it, memory bandwidth, seconds
-# lost per call. From the vendors' data sheets (TF32 where the chip has it, at half of
-# peak, which is about what large matrix products reach); a measurement beats them.
+# lost per call, and how many times faster products are in 16 bits. From the vendors'
+# data sheets (tensor cores at half of peak, which is about what large matrix products
+# reach; in TF32 where the chip has it); a measurement beats them.
 PRESETS = {
-    "V100": ("16 GB", "13 TFLOP/s", "900 GB/s", "8 us"),
-    "T4": ("16 GB", "5 TFLOP/s", "320 GB/s", "8 us"),
-    "L4": ("24 GB", "30 TFLOP/s", "300 GB/s", "8 us"),
-    "A10": ("24 GB", "31 TFLOP/s", "600 GB/s", "8 us"),
-    "A100": ("80 GB", "78 TFLOP/s", "2.0 TB/s", "8 us"),
-    "H100": ("80 GB", "247 TFLOP/s", "3.35 TB/s", "6 us"),
-    "H200": ("141 GB", "247 TFLOP/s", "4.8 TB/s", "6 us"),
-    "RTX 4090": ("24 GB", "41 TFLOP/s", "1.0 TB/s", "8 us"),
-    "gpu": ("16 GiB", "10 TFLOP/s", "500 GB/s", "10 us"),
-    "CPU core": ("64 GiB", "50 GFLOP/s", "10 GB/s", "5 us"),
-    "cpu": ("64 GiB", "400 GFLOP/s", "50 GB/s", "5 us"),
+    "V100": ("16 GB", "13 TFLOP/s", "900 GB/s", "8 us", 62 / 13),
+    "T4": ("16 GB", "5 TFLOP/s", "320 GB/s", "8 us", 32 / 5),
+    "L4": ("24 GB", "30 TFLOP/s", "300 GB/s", "8 us", 2.0),
+    "A10": ("24 GB", "31 TFLOP/s", "600 GB/s", "8 us", 2.0),
+    "A100": ("80 GB", "78 TFLOP/s", "2.0 TB/s", "8 us", 2.0),
+    "H100": ("80 GB", "247 TFLOP/s", "3.35 TB/s", "6 us", 2.0),
+    "H200": ("141 GB", "247 TFLOP/s", "4.8 TB/s", "6 us", 2.0),
+    "RTX 4090": ("24 GB", "41 TFLOP/s", "1.0 TB/s", "8 us", 2.0),
+    "gpu": ("16 GiB", "10 TFLOP/s", "500 GB/s", "10 us", 2.0),
+    "CPU core": ("64 GiB", "50 GFLOP/s", "10 GB/s", "5 us", 2.0),
+    "cpu": ("64 GiB", "400 GFLOP/s", "50 GB/s", "5 us", 2.0),
 }
-
-# Without TF32, 16 bits are the only tensor cores: half of their peak, as above.
-_HALF_SPEED = {"V100": 62 / 13, "T4": 32 / 5}
 
 # Seconds lost per call of a function: 6 to 9 us for a `tf.function` that does nothing
 # inside another, TensorFlow 2.21 on a CPU. GPUs: the same host, not measured.
@@ -57,8 +49,7 @@ class Device:
     `flops_per_second` and `bytes_per_second` (its memory's bandwidth) bound a call from
     below; `call_seconds` is what starting a kernel costs, `part_seconds` what calling a
     part's function costs, `half_speed` how many times faster products are in 16 bits.
-    `target` is the name used in TensorFlow: that of a CPU device
-    if this one is a stand-in.
+    `target` is its name in TensorFlow: that of a CPU device if this is a stand-in.
     """
 
     name: str
@@ -106,11 +97,9 @@ class Device:
     ) -> "Device":
         """Make a device from its name and known figures; presets give the rest.
 
-        Quantities are text with a unit, or numbers of bytes, FLOP/s, bytes/s, seconds.
-
         Args:
             name: "gpu:0", "cpu", "worker:1/gpu:0", or as TensorFlow writes it.
-            memory: "16 GiB".
+            memory: "16 GiB", or a number of bytes; so with the other quantities.
             speed: "40 TFLOP/s".
             bandwidth: of its memory: "1 TB/s".
             overhead: lost per call: "8 us".
@@ -120,24 +109,21 @@ class Device:
 
         Raises:
             DeviceError: an impossible name, quantity or preset.
-
-        Examples:
-            >>> Device.of("/device:GPU:1", memory="16 GiB").name
-            'gpu:1'
         """
         name = device_name(name)
         name = f"{name}:0" if name in KINDS else name
         preset = _kind_of(name) if preset is None else preset
         if preset not in PRESETS:
-            raise DeviceError(
-                f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}."
-            )
-        given = {"memory": memory, "speed": speed, "bandwidth": bandwidth}
-        given["overhead"] = overhead
+            known = ", ".join(PRESETS)
+            raise DeviceError(f"there is no preset {preset!r}. Known: {known}.")
+        *usual, half_speed = PRESETS[preset]
         size, flops, moved, call = (
-            parse_quantity(usual if own is None else own, f"{what} of {name}", unit)
-            for (what, own), usual, unit in zip(
-                given.items(), PRESETS[preset], ("B", "FLOP/s", "B/s", "s")
+            parse_quantity(figure if own is None else own, f"{what} of {name}", unit)
+            for what, own, figure, unit in (
+                ("memory", memory, usual[0], "B"),
+                ("speed", speed, usual[1], "FLOP/s"),
+                ("bandwidth", bandwidth, usual[2], "B/s"),
+                ("overhead", overhead, usual[3], "s"),
             )
         )
         return cls(
@@ -147,9 +133,9 @@ class Device:
             flops,
             moved,
             call,
-            stand_in=stand_in,
-            part_seconds=PART_SECONDS,
-            half_speed=_HALF_SPEED.get(preset, 2.0) if speed is None else 2.0,
+            stand_in,
+            PART_SECONDS,
+            half_speed if speed is None else 2.0,
         )
 
 
@@ -171,8 +157,7 @@ def device_name(text: object) -> str:
     plain = text.strip().lower() if isinstance(text, str) else ""
     if plain.removeprefix("/device:").removeprefix("/") in KINDS:
         return plain[-3:]
-    match = _NAME.fullmatch(plain)
-    if match is None:
+    if (match := _NAME.fullmatch(plain)) is None:
         raise DeviceError(
             f"there is no device {shown(text)}. Write 'gpu:0', 'gpu', 'cpu', "
             "'/device:GPU:0', 'worker:1/gpu:0' or '/job:worker/task:1/device:GPU:0'."
@@ -189,11 +174,10 @@ def tensorflow_name(name: str) -> str:
     ('/device:GPU:1', '/job:worker/replica:0/task:1/device:GPU:0')
     """
     host, _, local = name.rpartition("/")
-    kind, _, index = local.partition(":")
+    kind, index = local.split(":")
     job, _, task = host.partition(":")
-    return (f"/job:{job}/replica:0/task:{task}" if host else "") + (
-        f"/device:{kind.upper()}:{index}"
-    )
+    place = f"/job:{job}/replica:0/task:{task}" if host else ""
+    return f"{place}/device:{kind.upper()}:{index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,22 +268,34 @@ class Cluster:
 
     def __post_init__(self) -> None:
         check_fields(self, error=DeviceError)
-        names = [device.name for device in self.devices]
-        faults = [f"device {n!r} is repeated" for n in repeated(names)]
-        if not 1 <= len(names) <= _MOST_DEVICES:
-            faults.append(
-                f"it has {len(names)} devices; name 1 to {_MOST_DEVICES}, such as 'cpu'"
-            )
-        faults += [
-            f"link {link.source} -> {link.target} names {end!r}, which is not a "
-            f"device of it ({', '.join(names[:8])})"
-            for link in self.links
-            for end in (link.source, link.target)
-            if end != "*" and end not in self._by_name
-        ]
-        faults += _host_faults(self.hosts)
-        if faults:
-            raise DeviceError(listed("invalid cluster.", faults))
+        if faults := [*self._faults()]:
+            raise DeviceError(errors.listed("invalid cluster.", faults))
+
+    def _faults(self) -> Iterator[str]:
+        names, most = [device.name for device in self.devices], _MOST_DEVICES
+        if not 1 <= len(names) <= most:
+            yield f"it has {len(names)} devices; name 1 to {most}, such as 'cpu'"
+        for link in self.links:
+            ends = (link.source, link.target)
+            for end in (one for one in ends if one not in ("*", *names)):
+                here = f"which is not a device of it ({', '.join(names[:8])})"
+                yield f"link {' -> '.join(ends)} names {end!r}, {here}"
+        hosts = [host.name for host in self.hosts]
+        addresses = [host.address for host in self.hosts]
+        for what, its in (("device", names), ("host", hosts), ("address", addresses)):
+            yield from (f"{what} {one!r} is repeated" for one in repeated(its))
+        for host in self.hosts:
+            if not _HOST_NAME.fullmatch(host.name):
+                yield f"host {host.name!r} is not named like 'worker:0' or 'client'"
+            port = _ADDRESS.fullmatch(host.address)
+            if port is None or not 0 < int(port[1]) < 65536:
+                yield (
+                    f"the address of {host.name!r} must be 'host:port' with a port "
+                    f"from 1 to 65535. Received: {host.address!r}"
+                )
+        workers = [name for name in hosts if name.startswith("worker:")]
+        if {*workers} != {f"worker:{i}" for i in range(len(workers))}:
+            yield f"workers must be numbered 0, 1, 2 and so on. Found: {workers}"
 
     @classmethod
     @checked
@@ -329,18 +325,16 @@ class Cluster:
         """
         faults: list[str] = []
         devices: list[Device] = []
+        gpu: dict[str, Any] = {"memory": memory, "speed": speed, "preset": preset}
         for text in names:
-            with collected(faults):
+            with errors.collected(faults):
                 for name in _expanded(text, {device.name for device in devices}):
-                    devices.append(
-                        Device.of(name, memory=memory, speed=speed, preset=preset)
-                        if _kind_of(name) == "gpu"
-                        else Device.of(name, memory=cpu_memory)
-                    )
-        with collected(faults):
+                    its = gpu if _kind_of(name) == "gpu" else {"memory": cpu_memory}
+                    devices.append(Device.of(name, **its))
+        with errors.collected(faults):
             usual = default_link(link, latency)
         if faults:
-            raise DeviceError(listed("invalid cluster.", faults))
+            raise DeviceError(errors.listed("invalid cluster.", faults))
         return cls(tuple(devices), (usual,))
 
     @classmethod
@@ -362,7 +356,6 @@ class Cluster:
         return {(link.source, link.target): link for link in self.links}
 
     def _repr_html_(self) -> str:
-        """The table of devices and links, for a notebook."""
         return str(hook("html")(self))
 
     def __repr__(self) -> str:
@@ -370,28 +363,20 @@ class Cluster:
         return f"<Cluster of {len(self)}: {', '.join([*self._by_name][:8])}{more}>"
 
     def __iter__(self) -> Iterator[Device]:
-        """The devices, in order of declaration."""
         return iter(self.devices)
 
     def __len__(self) -> int:
         return len(self.devices)
 
     def __contains__(self, name: object) -> bool:
-        """Whether a device of that canonical name is here."""
         return name in self._by_name
 
     def __getitem__(self, name: str) -> Device:
-        """The device of that name, however it is spelled.
-
-        Raises:
-            DeviceError: no such device here.
-        """
         known = isinstance(name, str) and name in self._by_name
         found = self._by_name.get(name if known else device_name(name))
         if found is None:
-            raise DeviceError(
-                f"there is no device {name!r} here. Here: {', '.join(self._by_name)}."
-            )
+            here = ", ".join(self._by_name)
+            raise DeviceError(f"there is no device {name!r} here. Here: {here}.")
         return found
 
     def of_kind(self, kind: str) -> tuple[Device, ...]:
@@ -436,8 +421,7 @@ class Cluster:
 
 def _expanded(text: str, taken: Collection[str]) -> list[str]:
     """Expand "4*gpu" to gpu:0..3, the first free numbers; "gpu" to the first free."""
-    match = _MANY.fullmatch(text)
-    if match is None:
+    if (match := _MANY.fullmatch(text)) is None:
         return [device_name(text)]
     host = device_name(f"{match[2]}/cpu:0").removesuffix("cpu:0") if match[2] else ""
     prefix, count = f"{host}{match[3].lower()}", int((match[1] or "1")[:9])
@@ -445,22 +429,3 @@ def _expanded(text: str, taken: Collection[str]) -> list[str]:
         raise DeviceError(f"{text!r}: the count must be between 1 and {_MOST_DEVICES}.")
     free = (f"{prefix}:{i}" for i in range(count + len(taken)))
     return [one for one in free if one not in taken][:count]
-
-
-def _host_faults(hosts: Sequence[Host]) -> Iterator[str]:
-    for host in hosts:
-        if not _HOST_NAME.fullmatch(host.name):
-            yield f"host {host.name!r} is not named like 'worker:0' or 'client'"
-        port = _ADDRESS.fullmatch(host.address)
-        if port is None or not 0 < int(port[1]) < 65536:
-            yield (
-                f"the address of {host.name!r} must be 'host:port' with a port from 1 "
-                f"to 65535. Received: {host.address!r}"
-            )
-    for name in repeated(host.name for host in hosts):
-        yield f"host {name!r} is repeated"
-    for address in repeated(host.address for host in hosts):
-        yield f"address {address!r} is repeated"
-    workers = [host.name for host in hosts if host.name.startswith("worker:")]
-    if {*workers} != {f"worker:{i}" for i in range(len(workers))}:
-        yield f"workers are numbered 0, 1, 2 and so on without a gap. Found: {workers}"

@@ -1,9 +1,9 @@
 """What things cost: seconds of a call, an update and a copy on given devices.
 
-A cost model is anything with the methods of `CostModel`. `Costs` looks a call up in its
-table of measurements, and estimates what it does not find. Known times that a call
-carries (`seconds_on`) beat every estimate. A call is charged as it is given: those of a
-micro-batch or a tower have a share of the FLOPs, bytes and rows of the whole.
+`Costs` looks a call up in its table of measurements, and estimates what it does not
+find. Known times that a call carries (`seconds_on`) beat every estimate. A call is
+charged as it is given: those of a micro-batch or a tower have a share of the FLOPs,
+bytes and rows of the whole.
 
 A kernel takes max(FLOPs / FLOP/s, bytes / B/s), each times the share of the peak that
 kernels of its class reach, and a launch takes `Device.call_seconds` (Williams,
@@ -13,9 +13,8 @@ other, so each pays its launches.
 `Device.flops_per_second` is what large matrix products reach, so the other classes
 count against that. The figures for GPUs were chosen so that these published ones come
 out within a factor of two: ResNet-50, BERT-base and an LSTM on V100, A100 and T4, whose
-sources and figures are in `tests/tf/test_presets.py`.
-
-Those for CPUs come from single layers in TensorFlow 2.21 on two cores.
+sources and figures are in `tests/tf/test_presets.py`. Those for CPUs come from single
+layers in TensorFlow 2.21 on two cores.
 """
 
 import math
@@ -93,19 +92,16 @@ _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
 """cuDNN runs a step of a recurrence in a few kernels; a loop of TensorFlow does not."""
 
 
-def _estimate(
-    call: Call, device: Device, flops: float, *, backward: bool = False
-) -> float:
+def _estimate(call: Call, device: Device, flops: float, times: int = 1) -> float:
     """Seconds of a pass: its kernels, or the bytes that they move, and the launches.
 
-    A backward pass reads what forward saved and writes gradients: twice the bytes and
-    twice the kernels.
+    A backward pass reads what forward saved and writes gradients: it has 2 `times` the
+    bytes and the kernels.
     """
     if call.kind in VIEWS:
         return 0.0
-    times = 2.0 if backward else 1.0
-    moved = times * (call.moved_bytes or 2.0 * call.output_bytes)
-    kind = call.kind.partition(":")[0]
+    moved = call.moved_bytes or 2.0 * call.output_bytes
+    kind, gpu = call.kind.partition(":")[0], device.kind == "gpu"
     usual = _CLASS_OF.get(kind, "element-wise")
     launches = call.kernels or _KERNELS.get(kind, _CLASSES[usual].launches)
     name = call.efficiency or usual
@@ -114,13 +110,11 @@ def _estimate(
         launches = call.sequential_steps * _KERNELS_PER_STEP[device.kind]
     share, peak = _CLASSES[name], device.flops_per_second
     half = bool(call.output_dtypes) and call.output_dtypes[0].endswith("float16")
-    if device.kind == "gpu" and half and name != "element-wise":
+    if gpu and half and name != "element-wise":
         peak *= device.half_speed
-    seconds = max(
-        flops / (peak * (share.gpu if device.kind == "gpu" else share.cpu)),
-        moved / (device.bytes_per_second * share.bytes),
-    )
-    return seconds + times * launches * device.call_seconds
+    computing = flops / (peak * (share.gpu if gpu else share.cpu))
+    moving = times * moved / (device.bytes_per_second * share.bytes)
+    return max(computing, moving) + times * launches * device.call_seconds
 
 
 # Copies of each weight that Keras' optimizers keep beside it (keras/src/optimizers).
@@ -138,9 +132,6 @@ OPTIMIZER_SLOTS = _inverted(
 def optimizer_name(optimizer: object) -> str:
     """Bring an optimizer, or its name, to a key of `OPTIMIZER_SLOTS`.
 
-    Raises:
-        DeclarationError: no optimizer of that name is known.
-
     >>> optimizer_name("AdamW")
     'adamw'
     """
@@ -154,10 +145,10 @@ def optimizer_name(optimizer: object) -> str:
         if name == "adam" and getattr(inner, "amsgrad", False):
             name = "amsgrad"
     if name not in OPTIMIZER_SLOTS:
-        raise DeclarationError(
-            f"there is no known optimizer {optimizer!r}. Known: "
-            f"{', '.join(OPTIMIZER_SLOTS)}. Name the one with as many slots per weight."
-        )
+        known = f"Known: {', '.join(OPTIMIZER_SLOTS)}"
+        hint = "Name the one with as many slots per weight."
+        fault = f"there is no known optimizer {optimizer!r}."
+        raise DeclarationError(f"{fault} {known}. {hint}")
     return name
 
 
@@ -184,10 +175,7 @@ class CostModel(Protocol):
 
 
 def signature(call: Call) -> str:
-    """Name what a call computes for each row, not which call it is.
-
-    Calls of one signature differ in what the shapes do not show, such as the width of
-    their input; their FLOPs tell these apart.
+    """Name what a call computes for each row; FLOPs tell apart what shapes do not.
 
     >>> signature(Call("a", "p", "Dense", output_shapes=((32, 4),), forward_flops=8.0))
     'Dense (4)'
@@ -259,7 +247,8 @@ class Costs:
             table.setdefault((one.call, one.device), []).append(one)
         return table
 
-    def _found(self, call: Call, device: Device) -> CallSeconds | None:
+    def _known(self, call: Call, device: Device, phase: str) -> float | None:
+        """Measured seconds of a pass, or those that the call has."""
         flops = call.forward_flops / rows_of(call)
 
         def off(one: CallSeconds) -> float:
@@ -269,24 +258,25 @@ class Costs:
             like = self._calls.get((signature(call), where), ())
             near = min(like, key=off, default=None)
             if near and off(near) <= _SAME_FLOPS * flops:
-                return near
-        return None
+                fixed: float = getattr(near, f"{phase}_fixed")
+                share: float = (getattr(near, phase) - fixed) / near.rows
+                return fixed + share * rows_of(call)
+        known = dict(call.seconds_on).get(device.kind)
+        if known is None or phase == "forward":
+            return known
+        return known * call.backward_flops / (call.forward_flops or math.inf)
 
     def forward_seconds(self, call: Call, device: Device) -> float:
         """Measured seconds, else those that the call has, else the roofline."""
-        if one := self._found(call, device):
-            return _share_of(one.forward, one.forward_fixed, call, one.rows)
-        known = dict(call.seconds_on).get(device.kind)
+        known = self._known(call, device, "forward")
         return _estimate(call, device, call.forward_flops) if known is None else known
 
     def backward_seconds(self, call: Call, device: Device) -> float:
         """Likewise; known seconds are scaled by backward to forward FLOPs."""
-        if one := self._found(call, device):
-            return _share_of(one.backward, one.backward_fixed, call, one.rows)
-        known = dict(call.seconds_on).get(device.kind)
-        if known is None:
-            return _estimate(call, device, call.backward_flops, backward=True)
-        return known * call.backward_flops / (call.forward_flops or math.inf)
+        known = self._known(call, device, "backward")
+        return (
+            _estimate(call, device, call.backward_flops, 2) if known is None else known
+        )
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
         """Read weight, gradient and slots once, write weight and slots once.
@@ -309,25 +299,14 @@ class Costs:
         return cluster.link(source, target)
 
 
-def _share_of(seconds: float, fixed: float, call: Call, rows: int) -> float:
-    """Seconds of a call of other rows than those that were measured."""
-    return fixed + (seconds - fixed) * rows_of(call) / rows
-
-
 @dataclass(frozen=True, slots=True)
 class _CostFile:
-    """A cost table in a file of its own."""
-
     splitnet_costs: Literal[2]
     costs: Costs
 
 
 def save_costs(costs: Costs, path: str | Path) -> None:
-    """Write measured costs as JSON, atomically.
-
-    Raises:
-        PlanFileError: the file cannot be written.
-    """
+    """Write measured costs as JSON, atomically; `PlanFileError` if it cannot be."""
     write_json(encode(_CostFile(2, costs)), path, "cost table")
 
 
@@ -345,7 +324,5 @@ def costs_for_file(costs: CostModel) -> Costs:
     """The costs of a plan that is saved; `PlanFileError` for a class of the user's."""
     if isinstance(costs, Costs):
         return costs
-    raise PlanFileError(
-        f"a file cannot hold costs of class {type(costs).__name__!r}; plan with "
-        "costs=None, or with those of splitnet.measure(source, cluster)."
-    )
+    name, hint = type(costs).__name__, "plan with costs=None, or with measured ones."
+    raise PlanFileError(f"a file cannot hold costs of class {name!r}; {hint}")

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that no name, and no line on a terminal, may have."""
 _NOT_USERS = ("splitnet.", "keras.", "tensorflow.", "contextlib")
 
 
@@ -73,9 +74,9 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 def first_line(error: BaseException) -> str:
     """First lines of a third-party exception, without Keras' appended text."""
-    text = _CONTROL.sub("?", str(error).split("Arguments received by")[0])
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(lines[:2])[:300] or "no message"
+    text = str(error).split("Arguments received by")[0]
+    lines = [CONTROL.sub("?", line.strip()) for line in text.split("\n")]
+    return " ".join([line for line in lines if line][:2])[:300] or "no message"
 
 
 def shown(value: object) -> str:
@@ -115,20 +116,17 @@ def parse_quantity(value: object, what: str, unit: str) -> float:
     example, spelled, scales = _UNITS[unit]
     number = math.nan
     if isinstance(value, str):
-        pattern = rf"([0-9.]+(?:e[+-]?[0-9]+)?)\s*(?:({'|'.join(scales)}){spelled})?"
-        if match := re.fullmatch(pattern, value.strip().lower()):
-            try:
-                number = float(match[1]) * scales[match[2] or ""]
-            except ValueError:  # two points
-                number = math.nan
+        digits = r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)"
+        pattern = rf"{digits}\s*(?:({'|'.join(scales)}){spelled})?"
+        if match := re.fullmatch(pattern, value.strip().lower(), re.ASCII):
+            number = float(match[1]) * scales[match[2] or ""]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = value
     rate = unit.endswith("/s")
     if not 0 <= number < 1e30 or rate and number == 0:
-        least = "more than zero" if rate else "zero or more"
         raise DeviceError(
-            f"{what} must be {least}: a number, or a text such as {example!r}. "
-            f"Received: {shown(value)}."
+            f"{what} must be {'more than zero' if rate else 'zero or more'}: a number, "
+            f"or a text such as {example!r}. Received: {shown(value)}."
         )
     return number
 

@@ -5,7 +5,7 @@ a graph of layers could have a cycle. Weights are stored once, however many call
 them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,7 +25,6 @@ Kernels = Literal[
     "", "product", "convolution", "depthwise", "gather", "recurrence", "element-wise"
 ]
 """Classes of kernels; "" where the kind of a call tells."""
-
 Shape = tuple[Count | None, ...]
 
 
@@ -33,24 +32,22 @@ Shape = tuple[Count | None, ...]
 class Call:
     """One call of one layer (or one raw operation) for one batch.
 
-    `forward_flops` and `backward_flops` count a multiply-add as two. `moved_bytes` is
-    what the forward pass reads and writes in its device's memory. `activation_bytes` is
-    what stays until the backward pass because of it, a tensor that several keep counted
-    once; of that `inner_bytes` are no input and no output of it (None where nobody
-    says), and `keeps_output` that its backward pass reads its outputs.
-    `workspace_bytes` is what is gone when the call is; of that `early_bytes` need no
-    gradient, so that they are there when the backward pass of its function begins.
-    `seconds_on` holds known times, ((device kind, seconds), ...), which beat any
-    estimate; `transfer_seconds` likewise for sending its output once; `size_bytes` is
-    memory that a workload file charges to it. `cpu_only` marks a call without a GPU
-    kernel, `backward` one that belongs to the backward pass by itself. `lookups` are
-    those of its weights of which it reads rows: their gradient has those rows alone.
-    `sequential_steps` counts the steps of a recurrence, each of which waits for the one
-    before; FLOPs and bytes are those of all of them. `efficiency` names the class of
-    its kernels and `kernels` counts those of a forward pass, where the kind does not
-    tell. `settings` is a fingerprint of the layer's configuration, "" if unknown.
-    `batch_moments` says that it normalizes by mean and variance over the batch, as a
-    BatchNormalization and its subclasses do.
+    A multiply-add counts as two FLOPs. `moved_bytes` is what the forward pass reads and
+    writes in its device's memory; `activation_bytes` what stays until the backward
+    pass, a tensor that several keep counted once. Of that `inner_bytes` are no input
+    and no output of it (None: unknown), and `keeps_output` says that its backward pass
+    reads its outputs. `workspace_bytes` is what is gone when the call is; of that
+    `early_bytes` need no gradient: they are there when its function's backward pass
+    begins. `seconds_on` holds known times, ((device kind, seconds), ...), which beat
+    any estimate; `transfer_seconds` likewise for sending its output once; `size_bytes`
+    is memory that a workload file charges to it. `cpu_only`: it has no GPU kernel;
+    `backward`: it is one of the backward pass. `lookups` are those of its weights of
+    which it reads rows: their gradient has those rows alone. `sequential_steps` counts
+    the steps of a recurrence, each of which waits for the one before; FLOPs and bytes
+    are those of all. `efficiency` names the class of its kernels and `kernels` counts
+    those of a forward pass, where the kind does not tell. `settings` is a fingerprint
+    of the layer's configuration, "" if unknown. `batch_moments`: it normalizes by mean
+    and variance over the batch, as BatchNormalization and its subclasses do.
     """
 
     name: str
@@ -118,9 +115,8 @@ class Weights:
 class Part:
     """Calls that are placed together: a branch of a net, or a group of a model's calls.
 
-    `kind` is "branch", "merge", "input", "tower" or "weights". `on` is the order of
-    preference, canonical names and kinds ("gpu:0", "gpu", "auto"); `where` the user's
-    file and line.
+    `kind` is "branch", "merge", "input", "tower" or "weights", `on` the order of
+    preference ("gpu:0", "gpu", "auto"), `where` the user's file and line.
     """
 
     name: str
@@ -153,9 +149,8 @@ class Towers:
 class Graph:
     """All calls of one model for one batch, in topological order.
 
-    `outputs` names the calls whose results leave the model. `towers` are those that
-    were written out as parts, by the part that joins them, and `plain` is the graph
-    before that, None if there are none.
+    `outputs` are calls whose results leave the model. `towers` are those that were
+    written out as parts, by the part that joins them, `plain` the graph before that.
     """
 
     name: str
@@ -170,18 +165,14 @@ class Graph:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        faults = list(_faults(self)) or _cycle_faults(self)
-        if faults:
-            raise DeclarationError(
-                listed(f"the graph of {self.name!r} is broken.", faults)
-            )
+        if faults := list(_faults(self)) or _cycle_faults(self):
+            head = f"the graph of {self.name!r} is broken."
+            raise DeclarationError(listed(head, faults))
 
     def __repr__(self) -> str:
-        return (
-            f"<Graph {self.name!r}: batch {self.batch}, {len(self.parts)} parts, "
-            f"{len(self.calls)} calls, {sum(w.bytes for w in self.weights):,} bytes of "
-            "weights>"
-        )
+        size = sum(weights.bytes for weights in self.weights)
+        counts = f"{len(self.parts)} parts, {len(self.calls)} calls, {size:,} bytes of"
+        return f"<Graph {self.name!r}: batch {self.batch}, {counts} weights>"
 
     @cached_property
     def call(self) -> Mapping[str, Call]:
@@ -231,48 +222,42 @@ class Graph:
 
 def _faults(graph: Graph) -> Iterator[str]:
     """Names that are repeated or missing, outputs that are not there, and the size."""
-    tables: tuple[tuple[str, Sequence[Call | Part | Weights]], ...] = (
-        ("call", graph.calls),
-        ("part", graph.parts),
-        ("weight", graph.weights),
-    )
-    for what, its in tables:
-        for name in repeated(one.name for one in its):
-            yield f"{what} {name!r} is repeated"
-    uses: list[tuple[str, str, Iterable[str], Mapping[str, object]]] = [
-        ("output", "call", graph.outputs, graph.call)
-    ]
-    for call in graph.calls:
-        shapes, dtypes = len(call.output_shapes), len(call.output_dtypes)
+    tables: dict[str, tuple[Call | Part | Weights, ...]] = {
+        "call": graph.calls,
+        "part": graph.parts,
+        "weight": graph.weights,
+    }
+    known = {what: {one.name for one in its} for what, its in tables.items()}
+    for what, its in tables.items():
+        yield from (f"{what} {n!r} is repeated" for n in repeated(x.name for x in its))
+    uses = [("output", "call", graph.outputs)]
+    sizes = [weights.bytes for weights in graph.weights]
+    for c in graph.calls:
+        sizes += [c.output_bytes, c.activation_bytes, c.workspace_bytes, c.size_bytes]
+        sizes.append(c.inner_bytes or 0)
+        shapes, dtypes = len(c.output_shapes), len(c.output_dtypes)
         if shapes and shapes != dtypes:
-            yield f"call {call.name!r} has {shapes} output shapes and {dtypes} dtypes"
-        uses.append((f"call {call.name!r}", "part", [call.part], graph.part))
-        uses.append((f"call {call.name!r}", "weight", call.weights, graph.weight))
+            yield f"call {c.name!r} has {shapes} output shapes and {dtypes} dtypes"
+        uses.append((f"call {c.name!r}", "part", (c.part,)))
+        uses.append((f"call {c.name!r}", "weight", c.weights))
     for part in graph.parts:
-        others = (*part.near, *part.apart)
-        uses.append((f"part {part.name!r}", "part", others, graph.part))
+        uses.append((f"part {part.name!r}", "part", (*part.near, *part.apart)))
     for tensor in graph.tensors:
-        ends = tensor.source, tensor.target
-        uses.append((f"tensor {' -> '.join(ends)}", "call", ends, graph.call))
+        sizes.append(tensor.bytes)
+        who = f"tensor {tensor.source} -> {tensor.target}"
+        uses.append((who, "call", (tensor.source, tensor.target)))
         source = graph.call.get(tensor.source)
         if source and tensor.index >= (len(source.output_shapes) or 64):
-            yield f"tensor {' -> '.join(ends)}: there is no output {tensor.index}"
-    for who, what, names, known in uses:
+            yield f"{who}: there is no output {tensor.index}"
+    for who, what, names in uses:
         for name in names:
-            if name not in known:
+            if name not in known[what]:
                 yield f"{who} names the {what} {name!r}, which does not exist"
-    held = (
-        (c.output_bytes, c.activation_bytes, c.workspace_bytes, c.size_bytes)
-        for c in graph.calls
-    )
-    size = sum(map(sum, held)) + sum(call.inner_bytes or 0 for call in graph.calls)
-    size += sum(tensor.bytes for tensor in graph.tensors)
-    if size + sum(weights.bytes for weights in graph.weights) > _MOST_BYTES:
+    if sum(sizes) > _MOST_BYTES:
         yield "its tensors and weights have more than 2**58 bytes together"
 
 
 def _cycle_faults(graph: Graph) -> list[str]:
-    """Calls must be in topological order."""
     import networkx as nx
 
     position = {call.name: i for i, call in enumerate(graph.calls)}
@@ -307,10 +292,8 @@ def parts_called(graph: Graph, name: str) -> tuple[str, ...]:
     if name in graph.part or not name:
         return (name,) if name else ()
     ranks = {part.name: names_of(graph, part).get(name) for part in graph.parts}
-    known = [rank for rank in ranks.values() if rank is not None]
-    return tuple(
-        part for part, rank in ranks.items() if rank in {min(known, default=-1)}
-    )
+    best = min((rank for rank in ranks.values() if rank is not None), default=-1)
+    return tuple(part for part, rank in ranks.items() if rank == best)
 
 
 def near_groups(parts: Sequence[Any]) -> list[tuple[str, ...]]:
@@ -323,7 +306,7 @@ def near_groups(parts: Sequence[Any]) -> list[tuple[str, ...]]:
     members: dict[str, list[str]] = {}
     for part in parts:
         members.setdefault(bound[part.name], []).append(part.name)
-    return [tuple(names) for names in members.values()]
+    return [*map(tuple, members.values())]
 
 
 def conflicts(
@@ -335,29 +318,24 @@ def conflicts(
     """
     where = {part.name: f"{part.where}: " if part.where else "" for part in parts}
     group: dict[str, tuple[str, ...]] = {}
-    device: dict[str, str] = {}  # part -> the one device that it may use
+    device: dict[str, tuple[str, ...]] = {}  # the devices that a part may use
     for names in near_groups(parts):
         lists = {name: allowed[name] for name in names if name in allowed}
         common = in_all([*lists.values()])
         if lists and not common:
             wants = [f"{name!r} on {', '.join(its)}" for name, its in lists.items()]
-            yield (
-                f"{where[names[0]]}near= binds parts that cannot share a device: "
-                f"{'; '.join(wants)}"
-            )
-        for name in names:
-            group[name] = names
-            choices = common or allowed.get(name, ())
-            if len(choices) == 1:
-                device[name] = choices[0]
+            head = f"{where[names[0]]}near= binds parts that cannot share a device"
+            yield f"{head}: {'; '.join(wants)}"
+        group |= dict.fromkeys(names, names)
+        device |= {name: common or allowed.get(name, ()) for name in names}
     for part in parts:
         for other in part.apart:
-            here = device.get(part.name)
+            here = device.get(part.name, ())
             head = f"{where[part.name]}{part.name!r} must be apart from {other!r}, but"
             if other in group[part.name]:
                 yield f"{head} near= binds them to one device"
-            elif here and here == device.get(other):
-                yield f"{head} both are on {here}"
+            elif len(here) == 1 and here == device.get(other):
+                yield f"{head} both are on {here[0]}"
 
 
 def in_all(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

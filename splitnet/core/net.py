@@ -6,19 +6,17 @@ is first read.
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from splitnet.core import hook
+from splitnet.core import errors, hook
 from splitnet.core.cluster import device_name
-from splitnet.core.errors import DeclarationError, DeviceError, listed, repeated
+from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import BATCH_NORMS, Towers, conflicts
 
 On = str | list[str] | tuple[str, ...]
-_NO_NAME = re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +24,7 @@ class Ref:
     """The output of a branch: an input of other branches, or of `net.output`.
 
     A body with several outputs gives several: `left, right = ref`, `ref[0]`,
-    `ref["key"]`, `ref.keys()`.
+    `ref["key"]`, `dict(ref)`.
     """
 
     net: Any = field(repr=False)
@@ -35,13 +33,10 @@ class Ref:
     path: tuple[int | str, ...] = ()
 
     def __getitem__(self, key: int | str) -> "Ref":
-        """One of several outputs, by position or key."""
         return Ref(self.net, self.name, self.number, (*self.path, key))
 
     def __iter__(self) -> Iterator["Ref"]:
-        """The outputs of a body that returns several, in order."""
-        keys = hook("output_keys")(self.net, self)
-        if keys is None:
+        if not (keys := self.keys()):
             raise DeclarationError(
                 f"branch {self.name!r} has one output, so it cannot be unpacked; use "
                 "the reference itself."
@@ -49,15 +44,8 @@ class Ref:
         return iter([self[key] for key in keys])
 
     def keys(self) -> list[int | str]:
-        """The keys of a body that returns several, so that `dict(ref)` works."""
+        """The positions or keys of the outputs, if they are several."""
         return list(hook("output_keys")(self.net, self) or ())
-
-    def __len__(self) -> int:
-        """How many outputs a body that returns several has."""
-        return len(self.keys())
-
-    def __bool__(self) -> bool:
-        return True  # counting its outputs would need Keras
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +72,7 @@ class Branch:
     @property
     def sources(self) -> list[Ref]:
         """The references it reads, in order."""
-        return refs_in(self.inputs)
+        return _refs_in(self.inputs)
 
 
 class Net:
@@ -146,7 +134,13 @@ class Net:
         apart: Any = None,
     ) -> Ref:
         """Declare a branch with several inputs; it runs on the CPU unless told."""
-        return self._add("merge", name, inputs, body, on, near, apart)
+        ref = self._add("merge", name, inputs, body, on, near, apart)
+        if (count := len(_refs_in(inputs))) < 2:
+            self._fault(
+                f"merge {name!r} joins {count} input; a merge needs two or more. Use "
+                "net.branch for one."
+            )
+        return ref
 
     def towers(
         self,
@@ -231,13 +225,20 @@ class Net:
             return [*self._faults, f"net {self.name!r} is empty; {what}."]
         named = [*{branch.name: branch for branch in self.branches}.values()]
         pins = {b.name: b.on for b in named if len(b.on) == 1 and ":" in b.on[0]}
-        return [
-            *self._faults,
-            *_repeated_names(self.branches, "names are unique in a net"),
-            *_repeated_names(self.outputs, "names of outputs are unique"),
-            *self._unused(),
-            *(f"{fault}." for fault in conflicts(named, pins)),
-        ]
+        found = [*self._faults]
+        for things, unique in (
+            (self.branches, "names are unique in a net"),
+            (self.outputs, "names of outputs are unique"),
+        ):
+            first: dict[str, Branch] = {}
+            for one in things:
+                if one.name and (other := first.setdefault(one.name, one)) is not one:
+                    found.append(
+                        f"{one.where}: the name {one.name!r} is taken by the "
+                        f"{other.kind} at {other.where}; {unique}."
+                    )
+        found += [*self._unused(), *(f"{fault}." for fault in conflicts(named, pins))]
+        return found
 
     def _unused(self) -> Iterator[str]:
         """Inputs that nothing reads, and branches from which no output is reached."""
@@ -257,11 +258,7 @@ class Net:
                 yield f"{who} {what}; use it or remove it."
 
     def check(self) -> None:
-        """Raise all faults together.
-
-        Raises:
-            DeclarationError: with every fault of the declaration.
-        """
+        """Raise `DeclarationError` with every fault of the declaration."""
         raise_faults(self.name, self.faults())
 
     def _add(
@@ -276,6 +273,8 @@ class Net:
         **more: Any,
     ) -> Ref:
         self._check_name(name, "a branch")
+        if kind != "input":
+            self._refs(inputs, f"{kind} {name!r}")
         branch = Branch(
             str(name),
             kind,
@@ -287,13 +286,6 @@ class Net:
             _line(),
             **more,
         )
-        if kind != "input":
-            self._refs(inputs, f"{kind} {name!r}")
-        if kind == "merge" and len(branch.sources) < 2:
-            self._fault(
-                f"merge {name!r} joins {len(branch.sources)} input; a merge needs two "
-                "or more. Use net.branch for one."
-            )
         self.branches.append(branch)
         return Ref(self, branch.name, len(self.branches) - 1)
 
@@ -304,7 +296,7 @@ class Net:
         found = on if isinstance(on, list | tuple) else ()
         places = tuple(self._preferences(name, one) for one in found)
         pins = [one[0] for one in places if len(one) == 1 and ":" in one[0]]
-        if len(found) < 2 or repeated(pins):
+        if len(found) < 2 or errors.repeated(pins):
             self._fault(
                 f"{kind} {name!r}: on= must be a list of two or more devices, one for "
                 f'each {share}, each once: ["gpu:0", "gpu:1"]. Received: {on!r}.'
@@ -324,20 +316,21 @@ class Net:
 
     def _refs(self, value: Any, who: str) -> list[Ref]:
         """The references in a value; what is none, or of another net, is a fault."""
-        if not refs_in(value):
+        found = _refs_in(value)
+        if not found:
             self._fault(f"{who} takes what a branch returned. Received: {value!r}.")
-        for ref in refs_in(value):
+        for ref in found:
             if ref.net is not self:
-                self._fault(
-                    f"{who} uses {ref.name!r} of another net, {ref.net.name!r}; "
-                    "declare it in this one."
-                )
-        return [ref for ref in refs_in(value) if ref.net is self]
+                other = f"{ref.name!r} of another net, {ref.net.name!r}"
+                self._fault(f"{who} uses {other}; declare it in this one.")
+        return [ref for ref in found if ref.net is self]
 
     def _check_name(self, name: Any, what: str, *, scope: bool = False) -> None:
         """Names of models and outputs are scopes of TensorFlow's graphs."""
-        named = isinstance(name, str) and name.strip() and not _NO_NAME.search(name)
-        if not named or scope and name[0] in "_-":
+        named = (
+            isinstance(name, str) and name.strip() and not errors.CONTROL.search(name)
+        )
+        if not named or "/" in name or scope and name[0] in "_-":
             begin = " that does not begin with '_' or '-'" if scope else ""
             self._fault(
                 f"{what} needs a name of printable characters without '/'{begin}. "
@@ -348,7 +341,6 @@ class Net:
         self._faults.append(f"{_line()}: {text}")
 
     def _repr_svg_(self) -> str:
-        """The declared branches, for a notebook."""
         return str(hook("net_svg")(self))
 
     def __repr__(self) -> str:
@@ -370,7 +362,7 @@ def raise_faults(name: str, faults: list[str]) -> None:
     """Raise one error for all faults of net `name`; none, no error."""
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        raise DeclarationError(listed(f"net {name!r} has {count}.", faults))
+        raise DeclarationError(errors.listed(f"net {name!r} has {count}.", faults))
 
 
 def preferences(on: Any) -> tuple[str, ...]:
@@ -388,7 +380,7 @@ def preferences(on: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n if n == "auto" else device_name(n) for n in names))
 
 
-def refs_in(value: Any) -> list[Ref]:
+def _refs_in(value: Any) -> list[Ref]:
     """The references in a `Ref` or a nest of lists, tuples and dicts, in order."""
     if isinstance(value, Ref):
         return [value]
@@ -396,14 +388,4 @@ def refs_in(value: Any) -> list[Ref]:
         value = value.values()
     elif not isinstance(value, list | tuple):
         return []
-    return [ref for item in value for ref in refs_in(item)]
-
-
-def _repeated_names(things: Sequence[Branch], unique: str) -> Iterator[str]:
-    first: dict[str, Branch] = {}
-    for one in things:
-        if one.name and (other := first.setdefault(one.name, one)) is not one:
-            yield (
-                f"{one.where}: the name {one.name!r} is taken by the {other.kind} at "
-                f"{other.where}; {unique}."
-            )
+    return [ref for item in value for ref in _refs_in(item)]

@@ -4,7 +4,7 @@ Data only. `splitnet.planner` makes plans and fills in their verdicts; the metho
 explain, compare, save and draw a plan call other packages through `core.hook`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -57,12 +57,10 @@ class Fallback:
 class Strategy:
     """One way to use the cluster.
 
-    `kind` is "one device", "plan", "placement", "split", "towers" or "pipeline".
-
-    `seconds` are of one step; `how` is the call that builds it; `fits` says whether
-    every device has enough memory. `busiest_seconds` is the computing time of the
-    busiest device, `copied_bytes` what moves between devices in a step, `peak_bytes`
-    the memory of the fullest device, `devices` those that compute.
+    `kind` is "one device", "plan", "placement", "split", "towers" or "pipeline", `how`
+    the call that builds it. `seconds` are of one step, `busiest_seconds` of computing
+    on the busiest device; `copied_bytes` moves between devices in a step, `peak_bytes`
+    is the memory of the fullest device, `devices` are those that compute.
     """
 
     kind: str
@@ -101,11 +99,9 @@ class StrategyComparison:
         return self.all[0]
 
     def __getitem__(self, kind: str) -> Strategy:
-        """The best strategy of a kind; `KeyError` if none was simulated."""
         return {one.kind: one for one in reversed(self.all)}[kind]
 
     def __str__(self) -> str:
-        """The result in a line, and a line for each strategy."""
         best = self.best
         single = [s for s in self.all if s.kind == "one device"]  # none, if pins forbid
         head = f"{best.kind} is fastest"
@@ -134,36 +130,33 @@ class StrategyComparison:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether distributing is worth it: this plan against the best single device.
+    """Whether distributing is worth it: a plan against the best single device.
 
-    `value`, `single_device_value` and `bound` are in the unit of the objective: seconds
-    of a step, or bytes of the fullest device for "memory". `single_device` is None if
-    the model fits no single device. `idle` is the mean idle share of the devices that
-    the plan uses. `strategies` compares the plan with towers and pipelines; None if
-    they were not simulated. `overfull` names the devices whose memory is too small.
-    `measured` says whether the costs were measured rather than estimated, and
-    `ended_by_clock` that the time limit ended the search: the next one may differ.
+    `single_device_value` is in the unit of the objective: seconds of a step, or bytes
+    of the fullest device for "memory". `single_device` is None if the model fits no
+    single device. `strategies` compares the plan with towers and pipelines; None if
+    they were not simulated.
     """
 
-    value: float
+    plan: "Plan"
     single_device: str | None
     single_device_value: float | None
-    bound: float
-    transfer_bytes: int
-    idle: float
     advice: tuple[str, ...] = ()
-    objective: str = "latency"
     strategies: StrategyComparison | None = None
-    overfull: tuple[str, ...] = ()
-    measured: bool = False
-    ended_by_clock: bool = False
+
+    @property
+    def overfull(self) -> tuple[str, ...]:
+        """The devices whose memory is too small."""
+        memory = self.plan.memory
+        its = (d for d in self.plan.cluster if memory[d.name].total > d.memory_bytes)
+        return tuple(device.name for device in its)
 
     @property
     def speed_up(self) -> float | None:
         """Single-device value over the plan's; None if no single device fits."""
-        if self.single_device_value is None or self.value <= 0:
+        if self.single_device_value is None or self.plan.value <= 0:
             return None
-        return self.single_device_value / self.value
+        return self.single_device_value / self.plan.value
 
     @property
     def worth_distributing(self) -> bool:
@@ -172,19 +165,21 @@ class Verdict:
         return gains and not self.overfull
 
     def __str__(self) -> str:
-        """The verdict in a few lines."""
+        plan = self.plan
+        shares = plan.timeline.utilization
+        idle = [1.0 - shares[d] for d in shares if shares[d] > 0]
         facts = [
-            f"{format_bytes(self.transfer_bytes)} transferred per step, devices idle "
-            f"{self.idle:.0%} of it"
+            f"{format_bytes(plan.transfer_bytes)} transferred per step, devices idle "
+            f"{sum(idle) / (len(idle) or 1):.0%} of it"
         ]
-        if self.bound > 0 and self.value > 0:
-            gap = max(0.0, 1 - self.bound / self.value)
-            low = value_text(self.objective, self.bound, long=False)
-            proof = f"lower bound {low} (gap {gap:.0%})"
-            facts.append("optimal under these constraints" if gap < 5e-4 else proof)
-        if self.ended_by_clock:
+        if plan.bound > 0 and plan.value > 0:
+            low = value_text(plan.objective, plan.bound, long=False)
+            proof = f"lower bound {low} (gap {plan.gap:.0%})"
+            optimal = plan.gap < 5e-4
+            facts.append("optimal under these constraints" if optimal else proof)
+        if plan.ended_by_clock:
             facts.append("the time limit ended the search")
-        if self.objective != "memory" and not self.measured:
+        if plan.objective != "memory" and plan.costs == Costs():
             facts.append("times are estimated, not measured")
         lines = [self._headline(), f"{'; '.join(facts)}."]
         if self.strategies is not None:
@@ -196,24 +191,23 @@ class Verdict:
             )
             why = f"{best.kind} is fastest: {best.reason}."
             lines.append(f"strategies: {', '.join(times)}. {why}")
-            if best.kind in ("towers", "pipeline") and best.seconds < 0.98 * self.value:
+            if best.kind in ("towers", "pipeline") and best.seconds < 0.98 * plan.value:
                 lines.append(f"faster than this plan: {best.how}.")
         return "\n".join([*lines, *(f"advice: {line}" for line in self.advice)])
 
     __repr__ = __str__  # what a prompt or a notebook shows
 
     def _headline(self) -> str:
-        mine = value_text(self.objective, self.value)
+        objective = self.plan.objective
+        mine = value_text(objective, self.plan.value)
         if self.overfull:
             return f"does not fit the memory of {', '.join(self.overfull)}; {mine}."
         if self.single_device_value is None:
             return f"{mine}; the model fits no single device, so it must be split."
-        alone = value_text(self.objective, self.single_device_value, long=False)
+        alone = value_text(objective, self.single_device_value, long=False)
         one = f"{self.single_device} alone ({alone})"
         times = self.speed_up or 1.0
-        less, more = "faster", "slower"
-        if self.objective == "memory":
-            less, more = "less", "more"
+        less, more = ("less", "more") if objective == "memory" else ("faster", "slower")
         if not self.worth_distributing:
             slower = f"{1 / times - 1:.0%} {more} than {one}"
             return f"{mine}, {slower}; not worth distributing."
@@ -252,13 +246,10 @@ class Plan:
     """A device for every part of a graph, with predicted time, memory and transfers.
 
     `value` is what the objective counts (seconds, or bytes for "memory"), `bound` a
-    lower bound of it under the same constraints. `contiguity` is the one that
-    was asked for; `ended_by_clock` says that the time limit ended the search, so that
-    the next plan may differ. `verdict` compares the plan with one device; the planner
-    fills it in.
-    `reused` has the layers of the source that an emitted model uses itself, since they
-    cannot be rebuilt, and why. `execution` says how the parts run: `timeline`,
-    `transfers` and `memory` are those of a step that runs so, and `emit` keeps it.
+    lower bound of it under the same constraints. With `ended_by_clock` the time limit
+    ended the search, so that the next plan may differ. `reused` has the layers of the
+    source that an emitted model uses itself, since they cannot be rebuilt, and why.
+    `execution` says how the parts run in `timeline`, `transfers`, `memory` and `emit`.
     """
 
     graph: Graph
@@ -302,19 +293,12 @@ class Plan:
         return {name: self.device_of[parts[0]] for name, parts in users if parts}
 
     def __getitem__(self, name: str) -> Placement:
-        """The placement of a part, or of the one part with that call or layer.
-
-        Raises:
-            PlanFileError: the plan has no such part, or several.
-        """
         parts = parts_called(self.graph, name) if isinstance(name, str) else ()
         if len(parts) != 1:
-            here = list(parts or self.device_of)[:12]
+            here = ", ".join(list(parts or self.device_of)[:12])
             fault = f"calls {name!r} in several parts" if parts else f"has no {name!r}"
-            raise PlanFileError(
-                f"the plan of {self.graph.name!r} {fault}. Name one of: "
-                f"{', '.join(here)}."
-            )
+            head = f"the plan of {self.graph.name!r} {fault}."
+            raise PlanFileError(f"{head} Name one of: {here}.")
         return next(one for one in self.placements if one.part == parts[0])
 
     @property
@@ -334,11 +318,7 @@ class Plan:
 
     @checked
     def explain(self, name: str) -> Any:
-        """Say why a part is on its device, and what each other device would cost.
-
-        Raises:
-            PlanFileError: the plan has no such part.
-        """
+        """Say why a part is on its device, and what each other device would cost."""
         return hook("explain")(self, name)
 
     @checked
@@ -348,15 +328,10 @@ class Plan:
 
     @checked
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON, atomically.
-
-        Raises:
-            PlanFileError: the file cannot be written.
-        """
+        """Write the plan as JSON, atomically; `PlanFileError` if it cannot be."""
         hook("save_plan")(self, path)
 
     def _repr_html_(self) -> str:
-        """The diagram and the table, for a notebook."""
         return str(hook("html")(self))
 
     def __repr__(self) -> str:
@@ -386,9 +361,6 @@ class PlanOptions(ScoreOptions):
     """Everything that planning takes besides the source and the cluster.
 
     Names of optimizers and devices are checked where they are used.
-
-    Raises:
-        DeclarationError: options out of range, all of them at once.
     """
 
     pins: Annotated[Any, Mapping | Callable | Plan | str | PathLike | None] = None
@@ -408,12 +380,10 @@ class PlanOptions(ScoreOptions):
     split: Mapping[str, Positive] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, self._faults())
-
-    def _faults(self) -> Iterator[str]:
-        """What the types of the fields do not say."""
+        faults = []  # what the types of the fields do not say
         given = [name for name in FIXED if getattr(self, name) is not None]
         if self.strategy is None and given:
-            yield f"strategy= must be 'auto' where {'=, '.join(given)}= is given"
+            faults += [f"strategy= must be 'auto' where {'=, '.join(given)}= is given"]
         if self.strategy is not None and self.objective != "latency":
-            yield "objective= must be 'latency' with strategy='auto'"
+            faults += ["objective= must be 'latency' with strategy='auto'"]
+        check_fields(self, faults)

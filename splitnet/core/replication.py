@@ -80,11 +80,11 @@ def split_layers(graph: Graph) -> dict[str, tuple[str, ...]]:
 def expand(
     graph: Graph, smaller: Mapping[int, Graph], towers: Mapping[str, Towers]
 ) -> Graph:
-    """Write each tower out as a part of its own, with the costs of its share.
+    """Write each of `towers`, by part, out as a part with the costs of its share.
 
     A tower without a sample, where the batch is smaller than their number, runs one
     that counts for nothing, and is charged for it. `smaller` is the graph as it is read
-    for each share of the batch; `towers` is by the name of a part.
+    for each share of the batch.
     """
     return _Expansion(graph, smaller, towers).graph() if towers else graph
 
@@ -96,47 +96,39 @@ class _Expansion:
         self, graph: Graph, smaller: Mapping[int, Graph], towers: Mapping[str, Towers]
     ) -> None:
         self.whole, self.towers = graph, towers
+        self.part = {c.name: c.part for c in graph.calls if c.part in towers}
         self.shares = {
             name: [smaller[max(1, n)] for n in batch_shares(graph.batch, one.count)]
             for name, one in towers.items()
         }
-        self.part = {c.name: c.part for c in graph.calls if c.part in towers}
-        # "enc/dense" of "enc" is "enc/0/dense" in a tower, if all calls are named so.
-        self.prefix = {
-            part: f"{part}/"
-            for part in towers
-            if all(c.name.startswith(f"{part}/") for c in graph.calls_of[part])
+        self.places = {
+            name: [tower_part(name, i) for i in range(one.count)]
+            for name, one in towers.items()
         }
-        self.copies = {
-            name: [self._inside(name, to) for to in self._places(part)]
-            for name, part in self.part.items()
-        }
-        joined = {t.source for t in graph.tensors if not self._aligned(t)}
+        self.copies: dict[str, list[str]] = {}
         self.join_of: dict[str, str] = {}
-        for part in towers:
-            names = (call.name for call in graph.calls_of[part])
-            ends = [n for n in names if n in joined or n in graph.outputs]
-            for i, name in enumerate(ends):
-                self.join_of[name] = f"{part}/join{f'@{i + 1}' if i else ''}"
         # A synchronised BatchNormalization -> calls that compute the moments of each
         # share, and, the last, from these at home those of the batch.
         self.moments: dict[str, list[Call]] = {}
-        for name, part in self.part.items():
-            call = graph.call[name]
-            synchronised = towers[part].batch_norm == "synchronised"
-            if synchronised and call.batch_moments and call.weights:
-                size = graph.weight[call.weights[0]]
-                self.moments[name] = [
-                    Call(
-                        f"{self._inside(name, to)}/moments",
-                        to,
-                        MOMENTS,
-                        output_shapes=((2, *size.shape),),
-                        output_dtypes=(size.dtype,),
-                        output_bytes=2 * size.bytes,
-                    )
-                    for to in (*self._places(part), weights_part(part))
-                ]
+        joined = {t.source for t in graph.tensors if not self._aligned(t)}
+        for part, one in towers.items():
+            calls, home = graph.calls_of[part], weights_part(part)
+            # "enc/dense" of "enc" is "enc/0/dense" in a tower, if all calls are so.
+            named = all(call.name.startswith(f"{part}/") for call in calls)
+            ends = [c.name for c in calls if c.name in {*joined, *graph.outputs}]
+            for i, name in enumerate(ends):
+                self.join_of[name] = f"{part}/join{f'@{i + 1}' if i else ''}"
+            for call in calls:
+                bare = call.name.removeprefix(f"{part}/" if named else "")
+                self.copies[call.name] = [f"{to}/{bare}" for to in self.places[part]]
+                synchronised = one.batch_norm == "synchronised" and call.batch_moments
+                if synchronised and call.weights:
+                    size = graph.weight[call.weights[0]]
+                    out = ((2, *size.shape),), (size.dtype,), 2 * size.bytes
+                    self.moments[call.name] = [
+                        Call(f"{to}/{bare}/moments", to, MOMENTS, "", *out)
+                        for to in (*self.places[part], home)
+                    ]
 
     def graph(self) -> Graph:
         """The expanded graph."""
@@ -153,13 +145,6 @@ class _Expansion:
             towers=self.towers,
             plain=replace(self.whole, parts=tuple(plain)),
         )
-
-    def _inside(self, call: str, to: str) -> str:
-        return f"{to}/{call.removeprefix(self.prefix.get(self.part[call], ''))}"
-
-    def _places(self, part: str) -> list[str]:
-        """The parts of the towers."""
-        return [tower_part(part, i) for i in range(self.towers[part].count)]
 
     def _aligned(self, tensor: Tensor) -> bool:
         """Whether no join is between: tower i of the source feeds that of the target.
@@ -183,7 +168,7 @@ class _Expansion:
             if any(call.weights for call in self.whole.calls_of[part.name]):
                 home = weights_part(part.name)
                 yield Part(home, "weights", one.weights_on, where=part.where)
-            for place, on in zip(self._places(part.name), one.on):
+            for place, on in zip(self.places[part.name], one.on):
                 yield Part(place, "tower", on, where=part.where)
             yield replace(part, kind="merge")
 
@@ -200,26 +185,19 @@ class _Expansion:
                     home = weights_part(call.part)
                     yield Call(f"{home}/hold", home, "Weights", weights=used)
             yield from self.moments.get(call.name, ())
-            for i, to in enumerate(self._places(call.part)):
-                share = self.shares[call.part][i].call[call.name]
-                yield replace(share, name=self.copies[call.name][i], part=to)
+            copies = zip(self.copies[call.name], self.places[call.part])
+            for (name, to), smaller in zip(copies, self.shares[call.part]):
+                yield replace(smaller.call[call.name], name=name, part=to)
             if call.name in self.join_of:
-                yield Call(
-                    self.join_of[call.name],
-                    call.part,
-                    "Concatenate",
-                    output_shapes=call.output_shapes,
-                    output_dtypes=call.output_dtypes,
-                    output_bytes=call.output_bytes,
-                    moved_bytes=2.0 * call.output_bytes,
-                )
+                size = call.output_bytes
+                out = call.output_shapes, call.output_dtypes, size
+                join = Call(self.join_of[call.name], call.part, "Concatenate", "", *out)
+                yield replace(join, moved_bytes=2.0 * size)
 
     def _tensors(self) -> Iterator[Tensor]:
         for number, tensor in enumerate(self.whole.tensors):
-            target, starts = (
-                self.part.get(tensor.target),
-                self.copies.get(tensor.source),
-            )
+            target = self.part.get(tensor.target)
+            starts = self.copies.get(tensor.source)
             from_part = self.whole.call[tensor.source].part
             if not self._aligned(tensor):
                 yield from self._to_join(tensor.source, tensor.index)
@@ -236,10 +214,10 @@ class _Expansion:
                 share = replace(share, source=start, target=into)
                 yield share
                 if moments:
-                    one, home = moments[i], moments[-1]
-                    yield replace(share, target=one.name, kept=False)
-                    yield _whole_output(one, home.name)
-                    yield _whole_output(home, into)
+                    yield replace(share, target=moments[i].name, kept=False)
+                    for one, to in (moments[i], moments[-1].name), (moments[-1], into):
+                        out = one.output_shapes[0], one.output_dtypes[0]
+                        yield Tensor(one.name, to, 0, *out, one.output_bytes)
         for name in self.whole.outputs:
             if name in self.part:
                 for index in range(len(self.whole.call[name].output_shapes)):
@@ -250,19 +228,9 @@ class _Expansion:
         for own, smaller in zip(self.copies[name], self.shares[self.part[name]]):
             call = smaller.call[name]
             sizes = [prod(extent or 1 for extent in s) for s in call.output_shapes]
-            yield Tensor(
-                own,
-                self.join_of[name],
-                index,
-                call.output_shapes[index],
-                call.output_dtypes[index],
-                call.output_bytes * sizes[index] // (sum(sizes) or 1),
-            )
-
-
-def _whole_output(call: Call, target: str) -> Tensor:
-    shape, dtype = call.output_shapes[0], call.output_dtypes[0]
-    return Tensor(call.name, target, 0, shape, dtype, call.output_bytes)
+            size = call.output_bytes * sizes[index] // (sum(sizes) or 1)
+            out = call.output_shapes[index], call.output_dtypes[index]
+            yield Tensor(own, self.join_of[name], index, *out, size)
 
 
 def collapse(graph: Graph) -> Graph:
@@ -282,24 +250,22 @@ def in_pieces(graph: Graph, kept: Collection[str]) -> tuple[Graph, list[str]]:
     kept and come back.
     """
     still = {*kept, *(part.name for part in graph.parts if part.kind == "input")}
-    part = {call.name: call.part for call in graph.calls}
-    order = {name: i for i, name in enumerate(part)}
-    level = dict.fromkeys(part, 0)  # times that data have left a kept part before
+    order = {call.name: i for i, call in enumerate(graph.calls)}
+    stays = {call.name: call.part in still for call in graph.calls}
+    level = dict.fromkeys(order, 0)  # times that data have left a kept part before
     for t in sorted(graph.tensors, key=lambda tensor: order[tensor.target]):
-        leaves = part[t.source] in still and part[t.target] not in still
+        leaves = stays[t.source] and not stays[t.target]
         level[t.target] = max(level[t.target], level[t.source] + leaves)
     name = graph.name
     while name in still:
         name += "_towers"
-    levels = sorted({level[c.name] for c in graph.calls if c.part not in still})
+    levels = sorted({level[call] for call in order if not stays[call]})
     names = {n: f"{name}_{n}" for n in levels[:-1]} | dict.fromkeys(levels[-1:], name)
     calls = (
-        call if call.part in still else replace(call, part=names[level[call.name]])
-        for call in graph.calls
+        c if stays[c.name] else replace(c, part=names[level[c.name]])
+        for c in graph.calls
     )
-    parts = [
-        *(replace(p, near=(), apart=()) for p in graph.parts if p.name in still),
-        *(Part(one, "towers") for one in names.values()),
-    ]
+    parts = [replace(p, near=(), apart=()) for p in graph.parts if p.name in still]
+    parts += [Part(one, "towers") for one in names.values()]
     made = replace(graph, calls=tuple(calls), parts=tuple(parts))
     return made, list(names.values())

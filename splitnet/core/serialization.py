@@ -8,12 +8,11 @@ first fault; what the values mean is checked by the classes themselves.
 
 import json
 import os
-import re
 import secrets
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import islice
@@ -22,24 +21,10 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from splitnet.core import errors
 from splitnet.core.checks import checked
-from splitnet.core.cluster import (
-    Cluster,
-    Device,
-    Host,
-    Link,
-    default_link,
-    device_name,
-)
-from splitnet.core.errors import (
-    DeviceError,
-    PlanFileError,
-    SplitnetError,
-    collected,
-    listed,
-    repeated,
-    shown,
-)
+from splitnet.core.cluster import Cluster, Device, Host, Link, default_link, device_name
+from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError, shown
 
 Value = TypeVar("Value")
 
@@ -48,7 +33,28 @@ _MOST_DEPTH = 64
 _MOST_LETTERS = 10_000
 _MOST_FAULTS = 8
 _hints = cache(get_type_hints)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@contextmanager
+def _file(
+    act: str, path: str | Path, error: type[SplitnetError] = PlanFileError
+) -> Iterator[None]:
+    """Raise what goes wrong in this block as an `error` that names the file."""
+    try:
+        yield
+        return
+    except SplitnetError as found:
+        reason = str(found)
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text."
+    except RecursionError:
+        reason = "it is nested too deeply."
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as found:
+        language = "JSON" if isinstance(found, json.JSONDecodeError) else "TOML"
+        reason = f"it is not {language} (cut off, or edited wrongly?): {found}."
+    except (OSError, TypeError, ValueError) as found:
+        reason = f"{getattr(found, 'strerror', None) or found}."
+    raise error(f"cannot {act} {str(path)!r}: {reason}")
 
 
 def load_json(path: str | Path, what: str, build: Callable[[Any], Value]) -> Value:
@@ -58,10 +64,8 @@ def load_json(path: str | Path, what: str, build: Callable[[Any], Value]) -> Val
         PlanFileError: with the file and `what` it should hold, "plan".
     """
     values = read_values(path, what)
-    try:
+    with _file(f"load the {what}", path):
         return build(values)
-    except SplitnetError as error:
-        raise PlanFileError(f"cannot load the {what} {str(path)!r}: {error}") from None
 
 
 def read_values(path: str | Path, what: str, language: str = "JSON") -> Any:
@@ -74,24 +78,15 @@ def read_values(path: str | Path, what: str, language: str = "JSON") -> Any:
     parse = tomllib.loads
     if language == "JSON":
         parse = partial(json.loads, parse_constant=_refuse, object_pairs_hook=_table)
-    try:
+    with _file(f"load the {what}", path):
         status = os.stat(path)
         _check_regular(status.st_mode)  # a pipe would never end
         if status.st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
         values = parse(Path(path).read_text("utf-8"))
         if faults := [*islice(_value_faults(values), _MOST_FAULTS)]:
-            raise ValueError(_CONTROL.sub("?", "; ".join(faults)))
+            raise ValueError(errors.CONTROL.sub("?", "; ".join(faults)))
         return values
-    except UnicodeDecodeError:
-        reason = "it is not UTF-8 text"
-    except RecursionError:
-        reason = "it is nested too deeply"
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = f"it is not {language} (cut off, or edited wrongly?): {error}"
-    except (OSError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-    raise PlanFileError(f"cannot load the {what} {str(path)!r}: {reason}.")
 
 
 def _refuse(name: str) -> float:
@@ -99,7 +94,7 @@ def _refuse(name: str) -> float:
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if twice := repeated(name for name, _ in pairs):
+    if twice := errors.repeated(name for name, _ in pairs):
         raise ValueError(f"a table has the key {twice[0]!r} twice")
     return dict(pairs)
 
@@ -114,7 +109,7 @@ def _check_regular(mode: int) -> None:
 def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
     """Numbers and texts that no value can have, and nesting beyond all use."""
     if isinstance(value, str):
-        if _CONTROL.search(value):
+        if errors.CONTROL.search(value):
             yield f"{path}: control characters in {shown(value)}"
         elif len(value) > _MOST_LETTERS:
             yield f"{path}: a text of {len(value)} characters"
@@ -162,11 +157,11 @@ def _unknown_fields(values: Any, kind: Any, where: str) -> Iterator[str]:
     if is_dataclass(kind) and isinstance(values, Mapping):
         known = _hints(kind)  # type: ignore[arg-type]  # a class, not an instance
         for name, inner in values.items():
-            path = f"{where}.{name}".lstrip(".")
-            if name not in known:
-                yield f"{where}: unknown field {shown(name)}".lstrip(": ")
-            else:
+            if name in known:
+                path = f"{where}.{name}".lstrip(".")
                 yield from _unknown_fields(inner, known[name], path)
+            else:
+                yield f"{where}: unknown field {shown(name)}".lstrip(": ")
     elif get_origin(kind) is tuple and isinstance(values, list):
         for i, inner in enumerate(values):
             yield from _unknown_fields(inner, get_args(kind)[0], f"{where}[{i}]")
@@ -180,28 +175,24 @@ def encode(value: Any) -> Any:
     [{'name': 'w', 'bytes': 4}]
     """
     if is_dataclass(value):
-        found = {one.name: (getattr(value, one.name), one) for one in fields(value)}
-        return {
-            name: encode(inner)
-            for name, (inner, one) in found.items()
-            if one.default is MISSING or inner != one.default
+        found = {
+            one.name: (getattr(value, one.name), one.default) for one in fields(value)
+        }
+        value = {
+            name: inner
+            for name, (inner, default) in found.items()
+            if default is MISSING or inner != default
         }
     if isinstance(value, Mapping):
         return {key: encode(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [encode(inner) for inner in value]
-    return value
+    return [*map(encode, value)] if isinstance(value, list | tuple) else value
 
 
 def write_json(values: object, path: str | Path, what: str) -> None:
     """Write JSON atomically; `PlanFileError` if it cannot be."""
-    try:
+    with _file(f"write the {what}", path):
         text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
         content = f"{text}\n".encode()
-    except (TypeError, ValueError) as error:
-        raise PlanFileError(
-            f"cannot write the {what} {str(path)!r}: {error}."
-        ) from None
     write_bytes(content, path, what)
 
 
@@ -214,8 +205,7 @@ def write_bytes(content: bytes, path: str | Path, what: str) -> None:
     Raises:
         PlanFileError: the place is not a regular file, or cannot be written to.
     """
-    beside = None
-    try:
+    with _file(f"write the {what}", path):
         target = Path(os.path.realpath(path))
         mode = target.lstat().st_mode if os.path.lexists(target) else None
         if mode is not None:
@@ -223,21 +213,15 @@ def write_bytes(content: bytes, path: str | Path, what: str) -> None:
             if not os.access(target, os.W_OK):
                 raise ValueError("it is write-protected")
         beside = target.with_name(f".{secrets.token_hex(12)}.part")
-        with open(beside, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if mode is not None:
-            os.chmod(beside, stat.S_IMODE(mode))
-        os.replace(beside, target)
-    except (OSError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise PlanFileError(
-            f"cannot write the {what} {str(path)!r}: {reason}. Name a file in a folder "
-            "that exists and may be written to."
-        ) from None
-    finally:  # nothing is left beside, even when interrupted
-        if beside is not None:
+        try:
+            with open(beside, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if mode is not None:
+                os.chmod(beside, stat.S_IMODE(mode))
+            os.replace(beside, target)
+        finally:  # nothing is left beside, even when interrupted
             with suppress(OSError):
                 beside.unlink()
 
@@ -248,11 +232,11 @@ def write_bytes(content: bytes, path: str | Path, what: str) -> None:
 def load_cluster(path: str | Path) -> Cluster:
     """Read a cluster from a TOML file; `DeviceError` with every fault."""
     try:
-        return cluster_file(**read_values(path, "cluster file", "TOML"))
-    except SplitnetError as error:
-        known = repr(str(path)) in str(error)
-        where = "" if known else f"in the cluster file {str(path)!r}: "
-        raise DeviceError(f"{where}{error}") from None
+        values = read_values(path, "cluster file", "TOML")
+    except PlanFileError as error:
+        raise DeviceError(str(error)) from None
+    with _file("load the cluster file", path, DeviceError):
+        return cluster_file(**values)
 
 
 @checked
@@ -268,17 +252,16 @@ def cluster_file(
     devices: list[Device] = []
     made: dict[tuple[str, str], Link] = {}
     for number, row in enumerate(device):
-        with collected(faults, f"device[{number}]: "):
+        with errors.collected(faults, f"device[{number}]: "):
             devices.append(Device.of(**row))
     usual = {"between": ("*", "*"), "bandwidth": link, "latency": latency}
     for number, row in enumerate((*links, usual)):
-        with collected(faults, f"links[{number}]: "):
+        with errors.collected(faults, f"links[{number}]: "):
             one = link_table(**row)
-            made.setdefault((one.source, one.target), one)
-            back = replace(one, source=one.target, target=one.source)
-            made.setdefault((back.source, back.target), back)
+            for ends in ((one.source, one.target), (one.target, one.source)):
+                made.setdefault(ends, replace(one, source=ends[0], target=ends[1]))
     if faults:
-        raise DeviceError(listed("invalid cluster.", faults))
+        raise DeviceError(errors.listed("invalid cluster.", faults))
     named = {n if ":" in n else f"{n}:0": one for n, one in (hosts or {}).items()}
     found = tuple(Host(name, str(address)) for name, address in named.items())
     return Cluster(tuple(devices), tuple(made.values()), found)
@@ -301,21 +284,21 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
     A link holds in both directions there, and gaps are not kept.
     """
     ends = {tuple(sorted((x.source, x.target))): x for x in reversed(cluster.links)}
-    lines = ["[hosts]", *(f'"{one.name}" = "{one.address}"' for one in cluster.hosts)]
+    tables: list[tuple[str, dict[str, object]]] = [
+        ("[hosts]", {f'"{host.name}"': host.address for host in cluster.hosts})
+    ]
     for device in cluster:
-        lines += [
-            "[[device]]",
-            f'name = "{device.name}"',
-            f"memory = {device.memory_bytes}",
-            f"speed = {device.flops_per_second!r}",
-            f"bandwidth = {device.bytes_per_second!r}",
-            f"overhead = {device.call_seconds!r}",
-        ]
-    for link in reversed(ends.values()):
-        lines += [
-            "[[links]]",
-            f'between = ["{link.source}", "{link.target}"]',
-            f"bandwidth = {link.bytes_per_second!r}",
-            f"latency = {link.latency_seconds!r}",
-        ]
-    write_bytes("\n".join([*lines, ""]).encode(), path, "cluster")
+        memory, speed = device.memory_bytes, device.flops_per_second
+        rate, call = device.bytes_per_second, device.call_seconds
+        row = {"name": device.name, "memory": memory, "speed": speed}
+        tables.append(("[[device]]", row | {"bandwidth": rate, "overhead": call}))
+    for x in reversed(ends.values()):
+        row = {"between": [x.source, x.target], "bandwidth": x.bytes_per_second}
+        tables.append(("[[links]]", row | {"latency": x.latency_seconds}))
+    lines = (
+        "\n".join(
+            [head, *(f"{key} = {json.dumps(one)}" for key, one in row.items()), ""]
+        )
+        for head, row in tables
+    )
+    write_bytes("".join(lines).encode(), path, "cluster")

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from splitnet.core.checks import Count, Positive, words
+from splitnet.core.checks import Count, Positive, rule_of
 from splitnet.core.errors import ConfigError, collected, listed, parse_bytes
 from splitnet.core.serialization import read_values
 
@@ -39,21 +39,20 @@ class Option(NamedTuple):
 
 
 OPTIONS: Mapping[str, Option] = {
-    "visible": Option(
-        _Gpus, "GPUs to use, under CUDA_VISIBLE_DEVICES: '0,1', all, none"
-    ),
-    "memory_growth": Option(bool, "take GPU memory as it is needed; all GPUs alike"),
-    "memory_limit": Option(_Bytes, "memory of each GPU that may be used: '4 GiB'"),
-    "memory_fraction": Option(_Share, "as a share of each card (needs nvidia-ml-py)"),
-    "logical_gpus": Option(Positive, "cut each GPU; needs a limit or fraction"),
-    "cpu_devices": Option(Positive, "how many CPU devices, for stand-ins too"),
-    "cpu_threads": Option(
-        Positive, "threads within an operation, and across by default"
-    ),
-    "inter_op_threads": Option(Positive, "threads across operations"),
-    "soft_placement": Option(bool, "TensorFlow may silently use another device"),
-    "log_placement": Option(bool, "a line of TensorFlow's for every op"),
-    "determinism": Option(bool, "the same bits in every run; slower"),
+    name: Option(kind, about)
+    for name, kind, about in (
+        ("visible", _Gpus, "GPUs to use, under CUDA_VISIBLE_DEVICES: '0,1', all, none"),
+        ("memory_growth", bool, "take GPU memory as it is needed; all GPUs alike"),
+        ("memory_limit", _Bytes, "memory of each GPU that may be used: '4 GiB'"),
+        ("memory_fraction", _Share, "as a share of each card (needs nvidia-ml-py)"),
+        ("logical_gpus", Positive, "cut each GPU; needs a limit or fraction"),
+        ("cpu_devices", Positive, "how many CPU devices, for stand-ins too"),
+        ("cpu_threads", Positive, "threads within an operation, and across by default"),
+        ("inter_op_threads", Positive, "threads across operations"),
+        ("soft_placement", bool, "TensorFlow may silently use another device"),
+        ("log_placement", bool, "a line of TensorFlow's for every op"),
+        ("determinism", bool, "the same bits in every run; slower"),
+    )
 }
 
 # Pairs that cannot both be: TensorFlow refuses them with a bare ValueError.
@@ -81,12 +80,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every option, resolved; iterates over them in the order of `OPTIONS`."""
+    """The value of every option; iterates over them in the order of `OPTIONS`."""
 
     all: Mapping[str, Setting]
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a setting."""
         return self.all[name].value
 
     def __iter__(self) -> Iterator[Setting]:
@@ -109,7 +107,14 @@ def resolve(
     given: list[tuple[str, object, str, str]] = []
     with collected(faults):
         if path := config_file(environ, folder):
-            given += [(*row, "file", path.name) for row in _table_of(path).items()]
+            table = read_values(path, "settings file", "TOML")
+            if path.name == "pyproject.toml":
+                tool = table.get("tool")
+                table = tool.get("splitnet", {}) if isinstance(tool, dict) else tool
+            if not isinstance(table, dict):
+                here = f"tool.splitnet ({path.name})"
+                raise ConfigError(f"{here} must be a table, not {table!r}")
+            given += [(*row, "file", path.name) for row in table.items()]
     for variable in sorted(environ):
         name = variable.removeprefix("SPLITNET_")
         if name != variable and name not in _OTHER_VARIABLES.split():
@@ -117,17 +122,15 @@ def resolve(
     given += [(*row, "code", "sn.configure") for row in code.items()]
     found = {name: Setting(name) for name in OPTIONS}
     for name, value, origin, source in given:
-        if name not in OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            faults.append(
-                f"there is no setting {name!r} ({source}).{hint} Known: "
-                f"{', '.join(OPTIONS)}"
-            )
+        if name in OPTIONS:
+            with collected(faults):
+                parsed = _parsed(name, value, source)
+                found[name] = Setting(name, parsed, origin, source)
             continue
-        with collected(faults):
-            parsed = _parsed(name, value, source)
-            found[name] = Setting(name, parsed, origin, source)
+        near = difflib.get_close_matches(name, OPTIONS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        known = f"Known: {', '.join(OPTIONS)}"
+        faults.append(f"there is no setting {name!r} ({source}).{hint} {known}")
     faults += _resolve_conflicts(found)
     if faults:
         raise ConfigError(listed("invalid runtime settings.", faults))
@@ -137,26 +140,23 @@ def resolve(
 def _parsed(name: str, value: object, source: str) -> Any:
     """A value, or its text in an environment variable, as the type of its option."""
     kind = OPTIONS[name].type
-    allowed, meant = words(kind), value
+    allowed, meant = rule_of(kind)[0], value
     if name == "memory_limit":
         allowed = "1 MiB or more, such as '4 GiB' or a number of bytes"
         meant = parse_bytes(value, f"{name} ({source})")
     elif name == "visible":
         allowed = "GPU indices such as '0,1', each once, 'all' or 'none'"
+        meant = value if isinstance(value, list | tuple) else [value]
         if isinstance(value, str):
             text = value.strip().lower()
             if text == "all":
                 return None
             meant = [] if text in ("none", "") else text.split(",")
-        elif not isinstance(value, list | tuple):
-            meant = [value]
-    try:
+    with suppress(msgspec.ValidationError):
         found = msgspec.convert(meant, kind, strict=False)
-    except msgspec.ValidationError:
-        found = None
-    if found is None or kind is _Gpus and len(found) != len({*found}):
-        raise ConfigError(f"{name} must be {allowed}. Received: {value!r} ({source}).")
-    return found
+        if kind is not _Gpus or len(found) == len({*found}):
+            return found
+    raise ConfigError(f"{name} must be {allowed}. Received: {value!r} ({source}).")
 
 
 def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
@@ -177,17 +177,6 @@ def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
     return None
 
 
-def _table_of(path: Path) -> Mapping[str, object]:
-    """The settings of a file, values as they are."""
-    table: Any = read_values(path, "settings file", "TOML")
-    if path.name == "pyproject.toml":
-        tool = table.get("tool")
-        table = tool.get("splitnet", {}) if isinstance(tool, dict) else tool
-    if not isinstance(table, dict):
-        raise ConfigError(f"tool.splitnet ({path.name}) must be a table, not {table!r}")
-    return table
-
-
 def _resolve_conflicts(found: dict[str, Setting]) -> Iterator[str]:
     """Resolve conflicts: the stronger origin wins, equal ones are a fault."""
     for pair in _CLASHES:
@@ -197,16 +186,12 @@ def _resolve_conflicts(found: dict[str, Setting]) -> Iterator[str]:
         if not (weak.value and strong.value):
             continue
         if weak.origin == strong.origin:
-            yield (
-                f"{weak.name} ({weak.source}) and {strong.name} ({strong.source}) "
-                "cannot both be set; TensorFlow takes one of them for a GPU. Drop one"
-            )
-            continue
-        source = (
-            f"{weak.source}, set aside: {strong.name} of the {strong.origin} counts "
-            f"instead of {weak.value}"
-        )
-        found[weak.name] = replace(weak, value=None, source=source)
+            both = f"{weak.name} ({weak.source}) and {strong.name} ({strong.source})"
+            yield f"{both} cannot both be set. Drop one"
+        else:
+            wins = f"{strong.name} of the {strong.origin} counts instead of"
+            source = f"{weak.source}, set aside: {wins} {weak.value}"
+            found[weak.name] = replace(weak, value=None, source=source)
     cut = found["logical_gpus"]
     sized = found["memory_limit"].value or found["memory_fraction"].value
     if (cut.value or 1) > 1 and not sized:

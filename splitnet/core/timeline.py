@@ -10,7 +10,8 @@ copy before it on the link. So the reasons are read from the times alone.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Annotated, NamedTuple
@@ -40,13 +41,13 @@ class Execution:
         check_fields(self)
 
     def __str__(self) -> str:
-        """What a person would say: "in 4 micro-batches (1f1b)"; "" if nothing."""
-        said = []
-        if self.microbatches > 1:
-            said.append(f"in {self.microbatches} micro-batches ({self.schedule})")
-        if self.recompute:
-            said.append(f"recomputing on {', '.join(self.recompute)}")
-        return ", ".join(said)
+        pieces = f"in {self.microbatches} micro-batches ({self.schedule})"
+        again = f"recomputing on {', '.join(self.recompute)}"
+        said = (
+            pieces if self.microbatches > 1 else "",
+            again if self.recompute else "",
+        )
+        return ", ".join(filter(None, said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,7 @@ class Task:
 class Copy:
     """Bytes on their way from device to device; times are seconds since the step began.
 
-    `source` and `target` are parts: the one that makes the tensor, and the first that
-    reads it on the other device.
+    `source` is the part that makes the tensor, `target` the first that reads it there.
     `kind` is "activation", "gradient", "weights" or "weights gradient".
     """
 
@@ -119,11 +119,9 @@ class Timeline:
     memory: Mapping[str, tuple[tuple[float, int], ...]]
 
     def _repr_svg_(self) -> str:
-        """The chart, for a notebook."""
         return str(hook("timeline_svg")(self))
 
     def __repr__(self) -> str:
-        """A line for a prompt."""
         return (
             f"<Timeline: {format_seconds(self.seconds)}, {len(self.tasks)} tasks on "
             f"{len(self.devices)} devices, {len(self.copies)} copies>"
@@ -174,7 +172,7 @@ def critical_path(timeline: Timeline) -> list[Span]:
     """
     events: list[Task | Copy] = [*timeline.tasks, *timeline.copies]
     last = max(events, key=lambda event: event.stop, default=None)
-    path = [*_Causes(timeline).back(last, timeline.seconds, 0.0)][::-1]
+    path = [*_back(_cause_in(timeline), last, timeline.seconds, 0.0)][::-1]
     return path if path and path[0].event else []
 
 
@@ -183,59 +181,58 @@ def waits(timeline: Timeline) -> Mapping[str, list[Span]]:
 
     A gap whose reason is unknown, or after which no task follows, has no event.
     """
-    causes = _Causes(timeline)
+    cause = _cause_in(timeline)
     found: dict[str, list[Span]] = {device: [] for device in timeline.devices}
     free = dict.fromkeys(timeline.devices, 0.0)
     for task in sorted(timeline.tasks, key=lambda task: task.start):
         if task.stop > task.start:
-            gap = causes.back(causes.of(task), task.start, free[task.device])
+            gap = _back(cause, cause(task), task.start, free[task.device])
             found[task.device] += [*gap][::-1]
             free[task.device] = task.stop
     for device, moment in free.items():
-        if moment < timeline.seconds:
-            found[device].append(Span(None, moment, timeline.seconds))
+        found[device] += _back(cause, None, timeline.seconds, moment)
     return found
 
 
-class _Causes:
-    """The events by where and when they end, and each link's copies in order.
+def _cause_in(timeline: Timeline) -> Callable[[Task | Copy], Task | Copy | None]:
+    """What an event waited for: the one at whose end it starts, best of its own part.
 
-    Events of no length take none of the time, and are left out.
+    Or else the copy before it on its link. Events of no length are left out.
     """
-
-    def __init__(self, timeline: Timeline) -> None:
-        self.ended: dict[tuple[str, float], list[Task | Copy]] = {}
-        self.sent: dict[tuple[str, str], list[Copy]] = {}
-        events: list[Task | Copy] = [*timeline.tasks, *timeline.copies]
-        for event in sorted(events, key=lambda event: event.start):
-            if event.stop <= event.start:
-                continue
-            ends = _ends(event)[1][0], event.stop
-            self.ended.setdefault(ends, []).append(event)
+    ended: dict[tuple[str, float], list[Task | Copy]] = defaultdict(list)
+    sent: dict[tuple[str, str], list[Copy]] = defaultdict(list)
+    events: list[Task | Copy] = [*timeline.tasks, *timeline.copies]
+    for event in sorted(events, key=lambda event: event.start):
+        if event.stop > event.start:
+            ended[_ends(event)[1][0], event.stop].append(event)
             if isinstance(event, Copy):
-                link = event.source_device, event.target_device
-                self.sent.setdefault(link, []).append(event)
+                sent[event.source_device, event.target_device].append(event)
 
-    def of(self, event: Task | Copy) -> Task | Copy | None:
-        """The event at whose end this one starts; of several that of the same part."""
+    def cause(event: Task | Copy) -> Task | Copy | None:
         device, part = _ends(event)[0]
-        if ends := self.ended.get((device, event.start)):
+        if ends := ended.get((device, event.start)):
             return max(ends, key=lambda one: _ends(one)[1][1] == part)
-        if isinstance(event, Copy):
-            copies = self.sent[event.source_device, event.target_device]
-            before = bisect_left(copies, event.start, key=lambda copy: copy.start)
-            return copies[before - 1] if before else None
-        return None
+        if isinstance(event, Task):
+            return None
+        copies = sent[event.source_device, event.target_device]
+        before = bisect_left(copies, event.start, key=lambda copy: copy.start)
+        return copies[before - 1] if before else None
 
-    def back(
-        self, event: Task | Copy | None, stop: float, start: float
-    ) -> Iterator[Span]:
-        """From event to cause, from one time back to another."""
-        while event is not None and stop > start:
-            yield Span(event, max(event.start, start), stop)
-            stop, event = event.start, self.of(event)
-        if stop > start:
-            yield Span(None, start, stop)
+    return cause
+
+
+def _back(
+    cause: Callable[[Task | Copy], Task | Copy | None],
+    event: Task | Copy | None,
+    stop: float,
+    start: float,
+) -> Iterator[Span]:
+    """From event to cause, from one time back to another."""
+    while event is not None and stop > start:
+        yield Span(event, max(event.start, start), stop)
+        stop, event = event.start, cause(event)
+    if stop > start:
+        yield Span(None, start, stop)
 
 
 def _ends(event: Task | Copy) -> tuple[tuple[str, str], tuple[str, str]]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
 
-from splitnet.core.costs import Costs
 from splitnet.core.plan import (
     Placement,
     Plan,
@@ -43,25 +42,9 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
         if alone.kind == "one device":
             device = alone.devices[-1] if alone.fits and alone.devices else None
             value = alone.seconds if alone.fits else None
-    used = {task.device for task in plan.timeline.tasks}
-    shares = [plan.timeline.utilization[device] for device in used]
-    idle = [1.0 - share for share in shares if share > 0]
-    verdict = Verdict(
-        value=plan.value,
-        single_device=device,
-        single_device_value=value,
-        bound=plan.bound,
-        transfer_bytes=plan.transfer_bytes,
-        idle=sum(idle) / len(idle) if idle else 0.0,
-        advice=tuple(_advice(plan, evaluator)),
-        objective=plan.objective,
-        strategies=strategies,
-        overfull=tuple(
-            d.name for d in plan.cluster if plan.memory[d.name].total > d.memory_bytes
-        ),
-        measured=plan.costs != Costs(),
-        ended_by_clock=plan.ended_by_clock,
-    )
+    advice = tuple(_advice(plan, evaluator))
+    bare = replace(plan, verdict=None)
+    verdict = Verdict(bare, device, value, advice, strategies)
     return replace(plan, verdict=verdict)
 
 

@@ -92,13 +92,9 @@ def plan_by_hand(
 ) -> Plan:
     """Put parts where the caller says; the verdict is made up."""
     plan = score(graph, cluster, device_of)
-    seconds = plan.timeline.seconds
-    verdict = Verdict(
-        *(seconds, "gpu:0", 1.5 * seconds, 0.9 * seconds),
-        sum(transfer.bytes for transfer in plan.transfers),
-        0.25,
-        ("the CPU merge 'join' costs 12%: on='gpu:0' would save it",),
-    )
+    plan = replace(plan, bound=0.9 * plan.seconds)
+    advice = ("the CPU merge 'join' costs 12%: on='gpu:0' would save it",)
+    verdict = Verdict(plan, "gpu:0", 1.5 * plan.seconds, advice)
     reasons = {part.name: part.kind for part in graph.parts}
     reasons |= {
         part.name: "cost" if part.on == ("auto",) else "pin"

@@ -238,7 +238,7 @@ def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit() -> None:
     stand_in = {"stand_in": True, "target": "/device:CPU:1"}
     devices = tuple(replace(d, **(stand_in if d.kind == "gpu" else {})) for d in small)
     plan = moved_to(plans.siamese(), Cluster(devices, small.links))
-    verdict = replace(plan.verdict, overfull=("gpu:0",))
+    verdict = replace(plan.verdict, plan=plan)
     text = dot_of(replace(plan, verdict=verdict))
     for words in ("does not fit the memory of gpu:0", "36.4 MiB of 1.00 MiB: too much"):
         assert re.search(f'COLOR="#b3261e"><B>{words}', text)
