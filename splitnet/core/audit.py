@@ -5,7 +5,7 @@ TensorFlow, so that a wrong observation can be shown to fail.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,13 +15,8 @@ from splitnet.core.plan import Plan
 from splitnet.core.replication import microbatch_growth
 from splitnet.core.timeline import PHASES
 
-_ASPECTS = {
-    "forward": "forward",
-    "backward": "backward",
-    "variable": "variables",
-    "slot": "slots",
-    "update": "updates",
-}
+_ASPECTS = {one: one for one in ("forward", "backward")}
+_ASPECTS |= {one: f"{one}s" for one in ("variable", "slot", "update")}
 """What was seen -> the aspect of a part that it belongs to."""
 
 _TOLERATED_BYTES = 64
@@ -32,11 +27,7 @@ _Route = tuple[str, str, str]  # source device, target device, kind
 
 @dataclass(frozen=True, slots=True)
 class SeenOp:
-    """One op of a graph that ran; `phase` is "forward", "backward" or "update".
-
-    `part` is "" where the op belongs to the step and not to one part; `expected` then
-    names the device it should be on, if that is known.
-    """
+    """One op of a graph that ran; without a part, `expected` is its planned device."""
 
     name: str
     type: str
@@ -94,10 +85,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference from the plan.
-
-    `aspect` is "forward", "backward", "variables", "slots", "updates" or "transfers".
-    """
+    """One difference from the plan; `aspect` is one of a `Row`, or "transfers"."""
 
     aspect: str
     part: str
@@ -139,184 +127,169 @@ class Audit:
         return not self.findings
 
     def check(self) -> "Audit":
-        """Return the audit if it is clean.
-
-        Raises:
-            AuditError: lists every finding.
-        """
+        """Return the audit if it is clean, or raise `AuditError` with every finding."""
         if self.ok:
             return self
         raise AuditError(str(self))
 
     def _repr_html_(self) -> str:
-        """The diagram with the findings, and the table, for a notebook."""
         return str(hook("html")(self))
 
     def __repr__(self) -> str:
         return f"<{str(self).partition(chr(10))[0]}>"
 
     def __str__(self) -> str:
-        """The verdict in a line, and what was found."""
         found = f"{len(self.findings)} findings: the step differs from the plan"
-        head = (
-            f"audit of {self.plan.graph.name!r}: {len(self.rows)} parts, "
-            f"{sum(row.ops for row in self.rows)} ops, "
-            f"{'all as planned' if self.ok else found}"
-        )
+        counts = f"{len(self.rows)} parts, {sum(row.ops for row in self.rows)} ops"
+        head = f"audit of {self.plan.graph.name!r}: {counts}, "
+        head += "all as planned" if self.ok else found
         return listed(head, [finding.text for finding in self.findings])
 
 
 def audit_of(plan: Plan, seen: Observation) -> Audit:
     """Compare an observation with its plan."""
-    where: dict[tuple[str, str], list[str]] = defaultdict(list)  # part, what -> devices
-    findings = [*_strayed_ops(plan, seen, where)]
-    unproven, notes = _unproven(plan, seen, where)
-    findings += [*unproven, *_strayed_variables(plan, seen, where)]
-    moved, strayed = _compared_copies(plan, seen)
-    if seen.unneeded:
-        names = ", ".join(map(repr, seen.unneeded))
-        notes.append(f"nothing in this step needs {names}.")
-    rows = []
-    for name, device in plan.device_of.items():
-        its = {
-            aspect: " + ".join(dict.fromkeys(where[name, what]))
-            for what, aspect in _ASPECTS.items()
-        }
-        ops = sum(len(where[name, phase]) for phase in PHASES)
-        rows.append(Row(name, device, **its, ops=ops))
-    found = (*findings, *strayed)
-    return Audit(plan, tuple(rows), found, moved, (*seen.notes, *notes))
+    return _Comparison(plan, seen).audit()
 
 
-def _strayed_ops(
-    plan: Plan, seen: Observation, where: dict[tuple[str, str], list[str]]
-) -> Iterator[Finding]:
-    """One finding per part, phase and wrong device, with a count and an example."""
-    wrong: dict[tuple[str, str, str, str], list[SeenOp]] = defaultdict(list)
-    for op in seen.ops:
-        where[op.part, op.phase].append(op.device)
-        planned = op.expected or plan.device_of.get(op.part, "")
-        if planned and op.device != planned:
-            wrong[op.part, op.phase, planned, op.device].append(op)
-    for (part, phase, planned, device), ops in wrong.items():
-        counts = Counter(op.type for op in ops).items()
-        types = [f"{count} {type_}" if count > 1 else type_ for type_, count in counts]
-        some = f"{', '.join(types[:4])}{' ...' if len(types) > 4 else ''}"
-        text = (
-            f"{phase} of {part or 'all parts'!r}: {some} ({ops[0].name}) ran on "
-            f"{device}, planned on {planned}."
-        )
-        yield Finding(_ASPECTS[phase], part, planned, device, text)
+class _Comparison:
+    """What is found while a plan is compared with an observation."""
 
+    def __init__(self, plan: Plan, seen: Observation) -> None:
+        self.plan, self.seen = plan, seen
+        self.findings: list[Finding] = []
+        self.notes = [*seen.notes]
+        self.where: dict[tuple[str, str], list[str]] = defaultdict(list)
+        """Part and what was seen of it -> the devices."""
 
-def _strayed_variables(
-    plan: Plan, seen: Observation, where: dict[tuple[str, str], list[str]]
-) -> Iterator[Finding]:
-    for one in seen.variables:
-        for part in plan.graph.parts_of_weights.get(one.weight, ())[:1]:
-            where[part, one.kind].append(one.device)
-            if one.device != (planned := plan.device_of[part]):
-                text = f"{one.kind} {one.name!r} of {part!r} is on {one.device}"
-                text += f", planned on {planned}."
-                yield Finding(_ASPECTS[one.kind], part, planned, one.device, text)
+    def audit(self) -> Audit:
+        """Everything that can be compared."""
+        self._compare_ops()
+        self._prove_all()
+        for one in self.seen.variables:
+            for part in self.plan.graph.parts_of_weights.get(one.weight, ())[:1]:
+                self.where[part, one.kind].append(one.device)
+                planned = self.plan.device_of[part]
+                if one.device != planned:
+                    on = f"is on {one.device}, planned on {planned}."
+                    text = f"{one.kind} {one.name!r} of {part!r} {on}"
+                    self._add(_ASPECTS[one.kind], part, planned, one.device, text)
+        moved = self._compare_copies()
+        rows = []
+        for name, device in self.plan.device_of.items():
+            its = {
+                aspect: " + ".join(dict.fromkeys(self.where[name, what]))
+                for what, aspect in _ASPECTS.items()
+            }
+            ops = sum(len(self.where[name, phase]) for phase in PHASES)
+            rows.append(Row(name, device, **its, ops=ops))
+        found = tuple(rows), tuple(self.findings), moved, tuple(self.notes)
+        return Audit(self.plan, *found)
 
+    def _add(self, *fields: str) -> None:
+        self.findings.append(Finding(*fields))
 
-def _unproven(
-    plan: Plan, seen: Observation, where: Mapping[tuple[str, str], list[str]]
-) -> tuple[list[Finding], list[str]]:
-    """Findings and notes on parts with work to do of which nothing was seen.
+    def _compare_ops(self) -> None:
+        """One finding per part, phase and wrong device, with a count and an example."""
+        wrong: dict[tuple[str, str, str, str], list[SeenOp]] = defaultdict(list)
+        for op in self.seen.ops:
+            self.where[op.part, op.phase].append(op.device)
+            planned = op.expected or self.plan.device_of.get(op.part, "")
+            if planned and op.device != planned:
+                wrong[op.part, op.phase, planned, op.device].append(op)
+        for (part, phase, planned, device), ops in wrong.items():
+            counts = Counter(op.type for op in ops).items()
+            types = [f"{count} {kind}" if count > 1 else kind for kind, count in counts]
+            some = f"{', '.join(types[:4])}{' ...' if len(types) > 4 else ''}"
+            text = f"{phase} of {part or 'all parts'!r}: {some} ({ops[0].name}) ran on "
+            text += f"{device}, planned on {planned}."
+            self._add(_ASPECTS[phase], part, planned, device, text)
 
-    TensorFlow fuses and merges what runs on one device, so a part may show under the
-    name of another that was seen there: a note. Where nothing was seen, nothing is
-    proven: a finding. Where no gradient reaches a part it has neither backward ops nor
-    updates.
-    """
-    busy = {(p, device) for (part, p), its in where.items() if part for device in its}
-    updates = {part for part, phase in where if phase == "update"}
-    findings, notes = [], []
-    for name, calls in plan.graph.calls_of.items():
-        if name in seen.unneeded or not any(call.forward_flops for call in calls):
-            continue
-        weights = [plan.graph.weight[w] for call in calls for w in call.weights]
-        homes = (plan.graph.parts_of_weights[one.name][0] for one in weights)
-        due = ["forward"]
-        if any(home in updates for home in homes):
-            due.append("backward")
-        elif not updates and any(one.trainable for one in weights):
-            due += ["backward", "update"]
-        device = plan.device_of[name]
-        for phase in due:
-            if phase not in seen.phases or (name, phase) in where:
+    def _prove_all(self) -> None:
+        """Find parts with work to do of which nothing was seen.
+
+        TensorFlow fuses and merges what runs on one device, so a part may show under
+        the name of another that was seen there: a note. Where nothing was seen, nothing
+        is proven: a finding. Where no gradient reaches a part it has neither backward
+        ops nor updates.
+        """
+        graph, seen = self.plan.graph, {*self.where}
+        busy = {(p, d) for (part, p), its in self.where.items() if part for d in its}
+        updates = {part for part, phase in seen if phase == "update"}
+        for name, calls in graph.calls_of.items():
+            if name in self.seen.unneeded or not any(c.forward_flops for c in calls):
                 continue
-            if (phase, device) in busy:
-                merged = f"TensorFlow merged it with other work on {device}."
-                notes.append(f"{phase} of {name!r}: {merged}")
-            else:
-                text = (
-                    f"{phase} of {name!r}: nothing of it was seen to run on {device}."
-                )
-                findings.append(
-                    Finding(_ASPECTS[phase], name, device, "not seen", text)
-                )
-    return findings, notes
+            weights = [graph.weight[w] for call in calls for w in call.weights]
+            due = ["forward"]
+            if any(graph.parts_of_weights[one.name][0] in updates for one in weights):
+                due.append("backward")
+            elif not updates and any(one.trainable for one in weights):
+                due += ["backward", "update"]
+            on = self.plan.device_of[name]
+            for phase in due:
+                if phase not in self.seen.phases or (name, phase) in seen:
+                    continue
+                if (phase, on) in busy:
+                    merged = f"TensorFlow merged it with other work on {on}."
+                    self.notes.append(f"{phase} of {name!r}: {merged}")
+                    continue
+                text = f"{phase} of {name!r}: nothing of it was seen to run on {on}."
+                self._add(_ASPECTS[phase], name, on, "not seen", text)
+        if self.seen.unneeded:
+            names = ", ".join(map(repr, self.seen.unneeded))
+            self.notes.append(f"nothing in this step needs {names}.")
 
+    def _compare_copies(self) -> dict[_Route, tuple[int, int]]:
+        """Planned and actual bytes by route; what crosses without a plan is found."""
+        copies: dict[_Route, list[SeenCopy]] = defaultdict(list)
+        for copy in self.seen.copies:  # an input is planned as its part's activation
+            kind = "activation" if copy.kind == "input" else copy.kind
+            copies[copy.source, copy.target, kind].append(copy)
+        planned, grown = self._planned_bytes(1), self._planned_bytes()
+        passes, moved = self._gradient_passes(), {}
+        for route in sorted({*planned, *copies}):
+            source, target, kind = route
+            its, due = copies[route], planned[route]
+            actual = sum(copy.bytes or 0 for copy in its)
+            moved[route] = due, actual
+            most = max(due, grown[route]) * (passes if "gradient" in kind else 1)
+            crossed = [c for c in its if c.bytes is None or c.bytes > _TOLERATED_BYTES]
+            unknown = not most and any(copy.bytes is None for copy in its)
+            excess = unknown or sum(copy.bytes or 0 for copy in crossed) > most
+            if excess and kind not in ("mask", "target", "state"):
+                names = ", ".join(copy.name for copy in crossed[:3])
+                size = "unknown size" if unknown else format_bytes(actual)
+                sizes = f"{size}, planned {format_bytes(due)} ({names})."
+                text = f"transfers of {kind} from {source} to {target}: {sizes}"
+                self._add("transfers", "", format_bytes(due), size, text)
+        return moved
 
-def _compared_copies(
-    plan: Plan, seen: Observation
-) -> tuple[dict[_Route, tuple[int, int]], list[Finding]]:
-    """Planned and actual bytes by route, and copies that the plan does not have."""
-    copies: dict[_Route, list[SeenCopy]] = defaultdict(list)
-    for copy in seen.copies:  # a model's input is planned as the activation of its part
-        kind = "activation" if copy.kind == "input" else copy.kind
-        copies[copy.source, copy.target, kind].append(copy)
-    planned = _planned_bytes(plan, seen.batch or plan.batch, 1)
-    grown = _planned_bytes(plan, seen.batch or plan.batch, seen.microbatches)
-    passes, moved, findings = _gradient_passes(seen), {}, []
-    for route in sorted({*planned, *copies}):
-        source, target, kind = route
-        its, due = copies[route], planned[route]
-        actual = sum(copy.bytes or 0 for copy in its)
-        moved[route] = due, actual
-        most = max(due, grown[route]) * (passes if "gradient" in kind else 1)
-        crossed = [c for c in its if c.bytes is None or c.bytes > _TOLERATED_BYTES]
-        unknown = not most and any(copy.bytes is None for copy in its)
-        excess = unknown or sum(copy.bytes or 0 for copy in crossed) > most
-        if excess and kind not in ("mask", "target", "state"):
-            names = ", ".join(copy.name for copy in crossed[:3])
-            size = "unknown size" if unknown else format_bytes(actual)
-            wanted = format_bytes(due)
-            text = f"transfers of {kind} from {source} to {target}: {size}, planned "
-            text += f"{wanted} ({names})."
-            findings.append(Finding("transfers", "", wanted, size, text))
-    return moved, findings
+    def _gradient_passes(self) -> int:
+        """How often the step asks for gradients: backward calls per forward call.
 
+        A step of the user's own may do so several times, such as for two optimizers.
+        """
+        most: Counter[tuple[str, str]] = Counter()  # calls of the part's function
+        times = Counter((op.part, op.phase, op.name) for op in self.seen.ops if op.part)
+        for (part, phase, _), count in times.items():
+            most[part, phase] = max(most[part, phase], count)
+        back = {
+            part: count for (part, phase), count in most.items() if phase == "backward"
+        }
+        return max(
+            [1, *(n // (most[part, "forward"] or n) for part, n in back.items())]
+        )
 
-def _gradient_passes(seen: Observation) -> int:
-    """How often the step asks for gradients: backward calls per forward call.
-
-    A step of the user's own may do so several times, such as for two optimizers.
-    """
-    most: Counter[tuple[str, str]] = Counter()  # calls of the part's function
-    times = Counter((op.part, op.phase, op.name) for op in seen.ops if op.part)
-    for (part, phase, _), count in times.items():
-        most[part, phase] = max(most[part, phase], count)
-    passes = (
-        count // (most[part, "forward"] or count)
-        for (part, phase), count in list(most.items())
-        if phase == "backward"
-    )
-    return max([1, *passes])
-
-
-def _planned_bytes(plan: Plan, batch: int, microbatches: int) -> Counter[_Route]:
-    """Planned bytes per link and kind, for a batch whose micro-batches towers share."""
-    found: Counter[_Route] = Counter()
-    times = microbatch_growth(plan.graph, microbatches, batch)
-    for t in plan.transfers:
-        size = t.bytes
-        if t.kind in ("activation", "gradient"):
-            towers = [times[part] for part in (t.source, t.target) if part in times]
-            whole = -(-size * batch // plan.batch)
-            size = round(size * max(towers)) if towers else whole
-        found[t.source_device, t.target_device, t.kind] += size
-    return found
+    def _planned_bytes(self, microbatches: int | None = None) -> Counter[_Route]:
+        """By link and kind, for the batch that was seen, in its micro-batches."""
+        plan, batch = self.plan, self.seen.batch or self.plan.batch
+        pieces = microbatches or self.seen.microbatches
+        times = microbatch_growth(plan.graph, pieces, batch)
+        found: Counter[_Route] = Counter()
+        for t in plan.transfers:
+            size = t.bytes
+            if t.kind in ("activation", "gradient"):
+                towers = [times[part] for part in (t.source, t.target) if part in times]
+                whole = -(-size * batch // plan.batch)
+                size = round(size * max(towers)) if towers else whole
+            found[t.source_device, t.target_device, t.kind] += size
+        return found

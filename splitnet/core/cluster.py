@@ -46,10 +46,9 @@ PART_SECONDS = 10e-6
 class Device:
     """One processor with memory of its own.
 
-    `flops_per_second` and `bytes_per_second` (its memory's bandwidth) bound a call from
-    below; `call_seconds` is what starting a kernel costs, `part_seconds` what calling a
-    part's function costs, `half_speed` how many times faster products are in 16 bits.
-    `target` is its name in TensorFlow: that of a CPU device if this is a stand-in.
+    `target` is its name in TensorFlow, `bytes_per_second` its memory's bandwidth;
+    `call_seconds` is what starting a kernel costs, `part_seconds` what calling a part's
+    function costs, `half_speed` how many times faster products are in 16 bits.
     """
 
     name: str
@@ -63,13 +62,11 @@ class Device:
     half_speed: Rate = 2.0
 
     def __post_init__(self) -> None:
-        check_fields(self, self._name_faults(), DeviceError)
-
-    def _name_faults(self) -> Iterator[str]:
+        check_fields(self, error=DeviceError)
         if device_name(self.name) != self.name or self.name in KINDS:
-            yield f"its name must be {device_name(self.name)!r}"
+            raise DeviceError(f"Device: its name must be {device_name(self.name)!r}.")
         if self.target != tensorflow_name(device_name(self.target)):
-            yield f"TensorFlow has no device {self.target!r}"
+            raise DeviceError(f"Device: TensorFlow has no device {self.target!r}.")
 
     @property
     def kind(self) -> str:
@@ -106,9 +103,6 @@ class Device:
             preset: "A100", "H100" and so on; that of its kind unless given.
             target: its name in TensorFlow; that of `name` unless given.
             stand_in: whether a CPU device runs in its place.
-
-        Raises:
-            DeviceError: an impossible name, quantity or preset.
         """
         name = device_name(name)
         name = f"{name}:0" if name in KINDS else name
@@ -146,9 +140,6 @@ def _kind_of(name: str) -> str:
 def device_name(text: object) -> str:
     """Short device name: "gpu:1", "worker:1/gpu:0" on another host, or a kind: "gpu".
 
-    Raises:
-        DeviceError: not the name of a device or a kind.
-
     >>> [device_name(t) for t in ("/gpu:1", "GPU:1", "/device:GPU:1", "cpu")]
     ['gpu:1', 'gpu:1', 'gpu:1', 'cpu']
     >>> device_name("/job:worker/replica:0/task:1/device:GPU:0")
@@ -168,11 +159,7 @@ def device_name(text: object) -> str:
 
 
 def tensorflow_name(name: str) -> str:
-    """TensorFlow's name of a device.
-
-    >>> tensorflow_name("gpu:1"), tensorflow_name("worker:1/gpu:0")
-    ('/device:GPU:1', '/job:worker/replica:0/task:1/device:GPU:0')
-    """
+    """TensorFlow's name: "/device:GPU:1", or with "/job:worker/replica:0/task:1"."""
     host, _, local = name.rpartition("/")
     kind, index = local.split(":")
     job, _, task = host.partition(":")
@@ -184,9 +171,8 @@ def tensorflow_name(name: str) -> str:
 class Link:
     """The link between two devices: bandwidth, latency and gap (LogGP).
 
-    `source` or `target` "*" stands for every device that no other link names.
-    `gap_seconds` is the part of the latency in which a copy occupies the link, so that
-    the next one waits; None means all of it.
+    "*" stands for every device that no other link names. `gap_seconds` is the part of
+    the latency in which a copy occupies the link; None means all of it.
     """
 
     source: str
@@ -223,10 +209,7 @@ CLIENT = "client:0"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A program of the cluster: "worker:1", or "client:0" for the one that trains.
-
-    `address` is "host:port", as seen from the others.
-    """
+    """A program: "worker:1", or "client:0" that trains; the others see its address."""
 
     name: str
     address: str
@@ -250,9 +233,7 @@ _MOST_DEVICES = 4096
 
 @dataclass(frozen=True)
 class Cluster:
-    """The devices of one or several machines, and the links between them.
-
-    `hosts` lists the addresses of the programs on other machines, if there are any.
+    """The devices of one or several machines, their links, and addresses of workers.
 
     Examples:
         >>> box = Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
@@ -319,9 +300,6 @@ class Cluster:
             speed: of each GPU: "40 TFLOP/s", or FLOP per second.
             preset: of each GPU: "A100", "H100" and so on; other arguments override it.
             cpu_memory: of each CPU.
-
-        Raises:
-            DeviceError: an impossible name, count or quantity; all of them at once.
         """
         faults: list[str] = []
         devices: list[Device] = []
@@ -339,11 +317,7 @@ class Cluster:
 
     @classmethod
     def load(cls, path: str | Path) -> "Cluster":
-        """Read a cluster from a TOML file; see `docs/how-to/not-here.md` for its keys.
-
-        Raises:
-            DeviceError: the file cannot be read, or describes no cluster.
-        """
+        """Read a cluster from a TOML file; `docs/how-to/not-here.md` has its keys."""
         found: Cluster = hook("load_cluster")(path)
         return found
 
@@ -384,11 +358,7 @@ class Cluster:
         return tuple(device for device in self.devices if device.kind == kind)
 
     def without(self, *names: str) -> "Cluster":
-        """The cluster without some devices, or without a host such as "worker:1".
-
-        Raises:
-            DeviceError: no such device or host here, or nothing is left.
-        """
+        """The cluster without some devices, or without a host such as "worker:1"."""
         hosts = [device.host for device in self.devices]
         gone = {name if name in hosts else self[name].name for name in names}
         kept = [d for d in self.devices if not gone & {d.name, d.host}]
@@ -403,11 +373,7 @@ class Cluster:
 
     @property
     def free_devices(self) -> tuple[Device, ...]:
-        """The devices that a part may be placed on if it asks for none.
-
-        Where workers compute, the CPU of the program that trains feeds and coordinates
-        them: it runs inputs, and what asks for it.
-        """
+        """Devices for parts that ask for none: not the CPU that feeds workers."""
         away = tuple(d for d in self.devices if d.host or d.kind == "gpu")
         return away if any(device.host for device in away) else self.devices
 

@@ -18,9 +18,10 @@ layers in TensorFlow 2.21 on two cores.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -41,23 +42,33 @@ VIEWS = frozenset(
 class _Kernels(NamedTuple):
     """Shares of the peak FLOP/s of each kind of device, and of its bytes/s.
 
-    `launches` are of a forward pass: the product, its bias and its activation.
+    `launches` are of a forward pass: the product, its bias and its activation. `kinds`
+    is a pattern of the calls of this class.
     """
 
     gpu: float
     cpu: float
     bytes: float
     launches: int
+    kinds: str
 
 
+_PRODUCTS = r"(Einsum)?Dense|.*Attention|Dot|Matmul|Einsum|Tensordot"
 _CLASSES = {
-    "product": _Kernels(1.0, 1.0, 0.8, 3),
-    "convolution": _Kernels(0.8, 1.0, 0.8, 3),
-    "depthwise": _Kernels(0.1, 0.2, 0.5, 2),
-    "gather": _Kernels(0.1, 0.1, 0.4, 1),
-    "recurrence": _Kernels(0.25, 0.8, 0.8, 1),
-    "element-wise": _Kernels(0.1, 0.2, 0.8, 1),
+    "product": _Kernels(1.0, 1.0, 0.8, 3, _PRODUCTS),
+    "convolution": _Kernels(0.8, 1.0, 0.8, 3, r"(Separable)?Conv\dD(Transpose)?"),
+    "depthwise": _Kernels(0.1, 0.2, 0.5, 2, r"DepthwiseConv\dD"),
+    "gather": _Kernels(0.1, 0.1, 0.4, 1, r"Embedding|Take(AlongAxis)?|GetItem"),
+    "recurrence": _Kernels(0.25, 0.8, 0.8, 1, r"(Conv)?LSTM(\dD)?|GRU|.*RNN|Bidir.*"),
+    "element-wise": _Kernels(0.1, 0.2, 0.8, 1, r".*"),
 }
+
+
+@cache
+def _class_of(kind: str) -> str:
+    return next(name for name, one in _CLASSES.items() if re.fullmatch(one.kinds, kind))
+
+
 Key = TypeVar("Key")
 
 
@@ -65,18 +76,6 @@ def _inverted(table: Mapping[Key, str]) -> dict[str, Key]:
     return {name: key for key, names in table.items() for name in names.split()}
 
 
-_CLASS_OF = _inverted(
-    {
-        "product": "Dense EinsumDense MultiHeadAttention GroupedQueryAttention "
-        "Attention AdditiveAttention Dot Matmul Einsum Tensordot",
-        "convolution": "Conv1D Conv2D Conv3D Conv1DTranspose Conv2DTranspose "
-        "Conv3DTranspose SeparableConv1D SeparableConv2D",
-        "depthwise": "DepthwiseConv1D DepthwiseConv2D",
-        "gather": "Embedding Take TakeAlongAxis GetItem",
-        "recurrence": "LSTM GRU SimpleRNN RNN Bidirectional ConvLSTM1D ConvLSTM2D "
-        "ConvLSTM3D",
-    }
-)
 _KERNELS = _inverted(
     {
         14: "MultiHeadAttention GroupedQueryAttention",
@@ -95,14 +94,13 @@ _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
 def _estimate(call: Call, device: Device, flops: float, times: int = 1) -> float:
     """Seconds of a pass: its kernels, or the bytes that they move, and the launches.
 
-    A backward pass reads what forward saved and writes gradients: it has 2 `times` the
-    bytes and the kernels.
+    A backward pass, which also reads what forward saved, has 2 `times` those.
     """
     if call.kind in VIEWS:
         return 0.0
     moved = call.moved_bytes or 2.0 * call.output_bytes
     kind, gpu = call.kind.partition(":")[0], device.kind == "gpu"
-    usual = _CLASS_OF.get(kind, "element-wise")
+    usual = _class_of(kind)
     launches = call.kernels or _KERNELS.get(kind, _CLASSES[usual].launches)
     name = call.efficiency or usual
     if call.sequential_steps > 1:
@@ -175,11 +173,7 @@ class CostModel(Protocol):
 
 
 def signature(call: Call) -> str:
-    """Name what a call computes for each row; FLOPs tell apart what shapes do not.
-
-    >>> signature(Call("a", "p", "Dense", output_shapes=((32, 4),), forward_flops=8.0))
-    'Dense (4)'
-    """
+    """What a call computes for each row, "Dense (4)"; FLOPs tell apart the rest."""
     shapes = (", ".join(map(str, shape[1:])) for shape in call.output_shapes)
     return " ".join((call.kind, *(f"({shape})" for shape in shapes)))
 
@@ -194,8 +188,8 @@ def rows_of(call: Call) -> int:
 class CallSeconds:
     """Measured seconds of calls of a `signature` on a device, or on all of a kind.
 
-    `forward` and `backward` are for `rows` rows; of these seconds, `forward_fixed` and
-    `backward_fixed` do not depend on their number. `flops` are forward, of all rows.
+    They are for `rows` rows, on whose number the fixed ones of them do not depend.
+    `flops` are forward, of all rows.
     """
 
     call: str
@@ -224,11 +218,7 @@ some, such as those of moments, do not grow with the rows."""
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds as measured, or else estimated from FLOPs, bytes and kernel launches.
-
-    With fewer or more rows than were measured a call takes the fixed seconds and its
-    share of the others.
-    """
+    """Seconds as measured, or else estimated from FLOPs, bytes and kernel launches."""
 
     calls: tuple[CallSeconds, ...] = ()
     updates: tuple[UpdateSeconds, ...] = ()
@@ -248,7 +238,7 @@ class Costs:
         return table
 
     def _known(self, call: Call, device: Device, phase: str) -> float | None:
-        """Measured seconds of a pass, or those that the call has."""
+        """Measured seconds of a pass, scaled to the call's rows, or those it has."""
         flops = call.forward_flops / rows_of(call)
 
         def off(one: CallSeconds) -> float:

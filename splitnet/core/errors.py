@@ -107,8 +107,7 @@ _UNITS = {
 def parse_quantity(value: object, what: str, unit: str) -> float:
     """Read a number, or a text with a unit, as a finite, non-negative number of `unit`.
 
-    `unit` is "B", "B/s", "FLOP/s" or "s", and `what` says whose value it is, for the
-    `DeviceError`. Rates must be more than zero.
+    `unit` is "B", "B/s", "FLOP/s" or "s"; rates must be more than zero.
 
     >>> parse_quantity("25 GB/s", "link", "B/s"), parse_quantity("10 ms", "wait", "s")
     (25000000000.0, 0.01)
@@ -132,16 +131,12 @@ def parse_quantity(value: object, what: str, unit: str) -> float:
 
 
 def parse_bytes(value: object, what: str = "memory") -> int:
-    """Read an amount of memory in bytes.
-
-    >>> parse_bytes("16 GiB"), parse_bytes("1.5 MB"), parse_bytes(1024)
-    (17179869184, 1500000, 1024)
-    """
+    """Read an amount of memory in bytes."""
     return round(parse_quantity(value, what, "B"))
 
 
 def format_bytes(count: float) -> str:
-    """Write an amount of memory with three significant figures.
+    """Write an amount of memory with three significant figures: "18.2 GiB".
 
     >>> [format_bytes(n) for n in (0, 512, 1536, 18.2 * 2**30)]
     ['0 B', '512 B', '1.50 KiB', '18.2 GiB']
@@ -151,21 +146,13 @@ def format_bytes(count: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """Write a large number, such as FLOPs, with a decimal prefix.
-
-    >>> [format_count(n) for n in (0, 999, 1_500, 7.75e9)]
-    ['0', '999', '1.50 K', '7.75 G']
-    """
+    """Write a large number, such as FLOPs, with a decimal prefix: "7.75 G"."""
     scales = {one: 1000.0**n for n, one in enumerate("KMGTP", 1)}
     return _scaled(count, scales) or f"{count:.0f}"
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a time with three significant figures.
-
-    >>> [format_seconds(t) for t in (0, 2.5e-6, 0.0123, 4.2)]
-    ['0 s', '2.50 us', '12.3 ms', '4.20 s']
-    """
+    """Write a time with three significant figures: "2.50 us"."""
     scales = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
     return _scaled(seconds, scales) or f"{seconds:.2g} s"
 

@@ -8,6 +8,7 @@ them.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
@@ -81,10 +82,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One output of `source` that `target` reads; bytes for the whole batch.
-
-    `kept` says that the target's backward pass reads it again.
-    """
+    """What `target` reads of `source`, if `kept` again in its backward pass."""
 
     source: str
     target: str
@@ -129,10 +127,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Towers:
-    """How a body is replicated: `on` holds the preferred devices of each tower.
-
-    `broadcast` names the parts whose outputs every tower reads whole.
-    """
+    """A replicated body: the devices of each tower, and parts that each reads whole."""
 
     on: tuple[tuple[str, ...], ...]
     weights_on: tuple[str, ...] = ("cpu",)
@@ -165,7 +160,7 @@ class Graph:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if faults := list(_faults(self)) or _cycle_faults(self):
+        if faults := list(_faults(self)):
             head = f"the graph of {self.name!r} is broken."
             raise DeclarationError(listed(head, faults))
 
@@ -221,7 +216,7 @@ class Graph:
 
 
 def _faults(graph: Graph) -> Iterator[str]:
-    """Names that are repeated or missing, outputs that are not there, and the size."""
+    """Names that are repeated or missing, impossible tensors, and the size."""
     tables: dict[str, tuple[Call | Part | Weights, ...]] = {
         "call": graph.calls,
         "part": graph.parts,
@@ -230,6 +225,7 @@ def _faults(graph: Graph) -> Iterator[str]:
     known = {what: {one.name for one in its} for what, its in tables.items()}
     for what, its in tables.items():
         yield from (f"{what} {n!r} is repeated" for n in repeated(x.name for x in its))
+    position = {call.name: i for i, call in enumerate(graph.calls)}
     uses = [("output", "call", graph.outputs)]
     sizes = [weights.bytes for weights in graph.weights]
     for c in graph.calls:
@@ -249,25 +245,14 @@ def _faults(graph: Graph) -> Iterator[str]:
         source = graph.call.get(tensor.source)
         if source and tensor.index >= (len(source.output_shapes) or 64):
             yield f"{who}: there is no output {tensor.index}"
+        if position.get(tensor.target, inf) <= position.get(tensor.source, -1):
+            yield f"{who}: its calls are not in topological order"
     for who, what, names in uses:
         for name in names:
             if name not in known[what]:
                 yield f"{who} names the {what} {name!r}, which does not exist"
     if sum(sizes) > _MOST_BYTES:
         yield "its tensors and weights have more than 2**58 bytes together"
-
-
-def _cycle_faults(graph: Graph) -> list[str]:
-    import networkx as nx
-
-    position = {call.name: i for i, call in enumerate(graph.calls)}
-    if all(position[t.source] < position[t.target] for t in graph.tensors):
-        return []
-    try:
-        cycle = [source for source, _ in nx.find_cycle(graph.networkx())]
-    except nx.NetworkXNoCycle:
-        return ["its calls are not in topological order"]
-    return ["it has a cycle: " + " -> ".join([*cycle, cycle[0]])]
 
 
 def names_of(graph: Graph, part: Part) -> dict[str, int]:

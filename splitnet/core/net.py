@@ -162,8 +162,8 @@ class Net:
 
         Args:
             name: unique in the net; tower i is the part "name/i".
-            inputs: as `branch`. Their first axis is the batch; an input with another
-                first axis, such as a constant, goes whole to every tower.
+            inputs: as `branch`. An input whose first axis is not the batch, such as a
+                constant, goes whole to every tower.
             body: as `branch`; its outputs' first axis must be the batch.
             on: a device per tower, two or more.
             weights_on: the device of the weights.
@@ -196,9 +196,8 @@ class Net:
     ) -> Ref:
         """Declare one wide layer, split along its outputs over several devices.
 
-        Each device holds its slice of the weights, of their gradient and of the
-        optimizer's slots; the outputs are concatenated. The emitted model has a
-        narrower layer for each device; `save` and `unplace` make one of them again.
+        Each device holds its slice of the weights, gradients and slots; the emitted
+        model has a narrower layer for each, `save` and `unplace` make one of them.
 
         Args:
             name: unique in the net; slice i is the part "name/i".
@@ -237,25 +236,21 @@ class Net:
                         f"{one.where}: the name {one.name!r} is taken by the "
                         f"{other.kind} at {other.where}; {unique}."
                     )
-        found += [*self._unused(), *(f"{fault}." for fault in conflicts(named, pins))]
-        return found
-
-    def _unused(self) -> Iterator[str]:
-        """Inputs that nothing reads, and branches from which no output is reached."""
         if not self.outputs:
-            yield f"net {self.name!r} has no output; say net.output(ref) for each."
-            return
+            what = "has no output; say net.output(ref) for each."
+            found.append(f"net {self.name!r} {what}")
         needed = {ref.number for output in self.outputs for ref in output.sources}
         for number, branch in reversed([*enumerate(self.branches)]):
             if number in needed:
                 needed |= {ref.number for ref in branch.sources if ref.net is self}
-        for number, branch in enumerate(self.branches):
-            what = "leads to no output"
-            if branch.kind == "input":
-                what = "is read by no branch that leads to an output"
+        for number, branch in enumerate(self.branches if self.outputs else ()):
             if number not in needed:
+                what = "leads to no output"
+                if branch.kind == "input":
+                    what = "is read by no branch that leads to an output"
                 who = f"{branch.where}: {branch.kind} {branch.name!r}"
-                yield f"{who} {what}; use it or remove it."
+                found.append(f"{who} {what}; use it or remove it.")
+        return [*found, *(f"{fault}." for fault in conflicts(named, pins))]
 
     def check(self) -> None:
         """Raise `DeclarationError` with every fault of the declaration."""
@@ -367,9 +362,6 @@ def raise_faults(name: str, faults: list[str]) -> None:
 
 def preferences(on: Any) -> tuple[str, ...]:
     """Parse `on=` into an order of preference of canonical names, kinds and "auto".
-
-    Raises:
-        DeviceError: an impossible name, or no name at all.
 
     >>> preferences("/gpu:1"), preferences(["gpu:1", "gpu", "cpu"])
     (('gpu:1',), ('gpu:1', 'gpu', 'cpu'))

@@ -76,10 +76,9 @@ class Strategy:
     def reason(self) -> str:
         """What the step time consists of."""
         copied = format_bytes(self.copied_bytes) if self.copied_bytes else "nothing"
-        return (
-            f"the busiest device computes for {format_seconds(self.busiest_seconds)}, "
-            f"{copied} transferred, {format_bytes(self.peak_bytes)} at most on a device"
-        )
+        busy, peak = format_seconds(self.busiest_seconds), format_bytes(self.peak_bytes)
+        head = f"the busiest device computes for {busy}"
+        return f"{head}, {copied} transferred, {peak} at most on a device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +216,7 @@ class Verdict:
 
 
 def value_text(objective: str, value: float, *, long: bool = True) -> str:
-    """Write an objective's value: "12 ms a step", "3.2 GiB on the fullest device".
-
-    >>> value_text("throughput", 0.012), value_text("memory", 2048, long=False)
-    ('12.0 ms on the busiest device', '2.00 KiB')
-    """
+    """Write an objective's value: "12 ms a step", "3.2 GiB on the fullest device"."""
     units = {"throughput": " on the busiest device", "memory": " on the fullest device"}
     text = format_bytes(value) if objective == "memory" else format_seconds(value)
     return text + units.get(objective, " a step") if long else text
@@ -286,12 +281,6 @@ class Plan:
         """Bytes that one step moves between devices."""
         return sum(copy.bytes for copy in self.transfers)
 
-    @cached_property
-    def home(self) -> Mapping[str, str]:
-        """The device that owns each weight."""
-        users = self.graph.parts_of_weights.items()
-        return {name: self.device_of[parts[0]] for name, parts in users if parts}
-
     def __getitem__(self, name: str) -> Placement:
         parts = parts_called(self.graph, name) if isinstance(name, str) else ()
         if len(parts) != 1:
@@ -338,10 +327,10 @@ class Plan:
         used = list(dict.fromkeys(self.device_of.values()))
         devices = ", ".join(used[:6]) + (" ..." if len(used) > 6 else "")
         runs = f"{self.execution}, " if str(self.execution) else ""
-        return (
-            f"<Plan of {self.graph.name!r}: {len(self.placements)} parts on {devices}, "
-            f"{runs}{format_seconds(self.seconds)} a step>"
+        head = (
+            f"<Plan of {self.graph.name!r}: {len(self.placements)} parts on {devices}"
         )
+        return f"{head}, {runs}{format_seconds(self.seconds)} a step>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,8 +54,7 @@ def broadcast_inputs(graph: Graph) -> set[str]:
 def microbatch_growth(graph: Graph, count: int, batch: int) -> dict[str, float]:
     """Samples per tower with micro-batches, as a multiple of its share of the batch.
 
-    Each micro-batch is split anew: of 7 samples in two micro-batches the first of two
-    towers gets two of each, and a tower without a sample a copy of one.
+    Each micro-batch is split anew, and a tower without a sample gets a copy of one.
     """
     found = {}
     for name, one in graph.towers.items():

@@ -58,39 +58,29 @@ def _file(
 
 
 def load_json(path: str | Path, what: str, build: Callable[[Any], Value]) -> Value:
-    """Read a JSON file and `build` a value of it.
-
-    Raises:
-        PlanFileError: with the file and `what` it should hold, "plan".
-    """
-    values = read_values(path, what)
+    """Read a JSON file and `build` a value of it; `what` it should hold is "plan"."""
     with _file(f"load the {what}", path):
-        return build(values)
+        return build(_read(path, "JSON"))
 
 
 def read_values(path: str | Path, what: str, language: str = "JSON") -> Any:
-    """Read a JSON or TOML file as plain values.
+    """Read a JSON or TOML file as plain values; `PlanFileError` says why not."""
+    with _file(f"load the {what}", path):
+        return _read(path, language)
 
-    Raises:
-        PlanFileError: not a regular file, too large, not of that language, or with a
-            repeated key or a value that nothing of splitnet can have.
-    """
+
+def _read(path: str | Path, language: str) -> Any:
     parse = tomllib.loads
     if language == "JSON":
-        parse = partial(json.loads, parse_constant=_refuse, object_pairs_hook=_table)
-    with _file(f"load the {what}", path):
-        status = os.stat(path)
-        _check_regular(status.st_mode)  # a pipe would never end
-        if status.st_size > _MOST_BYTES:
-            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
-        values = parse(Path(path).read_text("utf-8"))
-        if faults := [*islice(_value_faults(values), _MOST_FAULTS)]:
-            raise ValueError(errors.CONTROL.sub("?", "; ".join(faults)))
-        return values
-
-
-def _refuse(name: str) -> float:
-    raise ValueError(f"it holds {name}, which is not a number")
+        parse = partial(json.loads, object_pairs_hook=_table)
+    status = os.stat(path)
+    _check_regular(status.st_mode)  # a pipe would never end
+    if status.st_size > _MOST_BYTES:
+        raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+    values = parse(Path(path).read_text("utf-8"))
+    if faults := [*islice(_value_faults(values), _MOST_FAULTS)]:
+        raise ValueError(errors.CONTROL.sub("?", "; ".join(faults)))
+    return values
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -130,9 +120,8 @@ def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
 def decode(values: object, kind: type[Value], where: str = "") -> Value:
     """Build a value of a dataclass, or of any type, from plain values of a file.
 
-    Raises:
-        PlanFileError: with unknown fields, or with the path of the first value of
-            another type or out of its range, which begins with `where`.
+    `PlanFileError` tells unknown fields, or the path, which begins with `where`, of the
+    first value of another type or out of its range.
 
     >>> from splitnet.core.graph import Weights
     >>> decode({"name": "w", "bytes": "4"}, Weights, "weights[0]")
@@ -201,9 +190,6 @@ def write_bytes(content: bytes, path: str | Path, what: str) -> None:
 
     The mode of an existing file is kept, and a link stays a link. A half-written file
     is never seen, and none is left behind if writing fails or is interrupted.
-
-    Raises:
-        PlanFileError: the place is not a regular file, or cannot be written to.
     """
     with _file(f"write the {what}", path):
         target = Path(os.path.realpath(path))
@@ -226,17 +212,10 @@ def write_bytes(content: bytes, path: str | Path, what: str) -> None:
                 beside.unlink()
 
 
-# Clusters: TOML that a person wrote.
-
-
 def load_cluster(path: str | Path) -> Cluster:
     """Read a cluster from a TOML file; `DeviceError` with every fault."""
-    try:
-        values = read_values(path, "cluster file", "TOML")
-    except PlanFileError as error:
-        raise DeviceError(str(error)) from None
     with _file("load the cluster file", path, DeviceError):
-        return cluster_file(**values)
+        return cluster_file(**_read(path, "TOML"))
 
 
 @checked
@@ -283,22 +262,19 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
 
     A link holds in both directions there, and gaps are not kept.
     """
-    ends = {tuple(sorted((x.source, x.target))): x for x in reversed(cluster.links)}
     tables: list[tuple[str, dict[str, object]]] = [
         ("[hosts]", {f'"{host.name}"': host.address for host in cluster.hosts})
     ]
-    for device in cluster:
-        memory, speed = device.memory_bytes, device.flops_per_second
-        rate, call = device.bytes_per_second, device.call_seconds
-        row = {"name": device.name, "memory": memory, "speed": speed}
-        tables.append(("[[device]]", row | {"bandwidth": rate, "overhead": call}))
-    for x in reversed(ends.values()):
-        row = {"between": [x.source, x.target], "bandwidth": x.bytes_per_second}
-        tables.append(("[[links]]", row | {"latency": x.latency_seconds}))
-    lines = (
-        "\n".join(
-            [head, *(f"{key} = {json.dumps(one)}" for key, one in row.items()), ""]
-        )
-        for head, row in tables
-    )
-    write_bytes("".join(lines).encode(), path, "cluster")
+    for x in cluster:
+        row = {"name": x.name, "memory": x.memory_bytes, "speed": x.flops_per_second}
+        row |= {"bandwidth": x.bytes_per_second, "overhead": x.call_seconds}
+        tables.append(("[[device]]", row))
+    ends = {tuple(sorted((x.source, x.target))): x for x in reversed(cluster.links)}
+    for link in reversed(ends.values()):
+        between, rate = [link.source, link.target], link.bytes_per_second
+        row = {"between": between, "bandwidth": rate, "latency": link.latency_seconds}
+        tables.append(("[[links]]", row))
+    lines = []
+    for head, row in tables:
+        lines += [head, *(f"{key} = {json.dumps(one)}" for key, one in row.items())]
+    write_bytes("\n".join([*lines, ""]).encode(), path, "cluster")

@@ -26,9 +26,8 @@ SCHEDULES = ("gpipe", "1f1b")
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How the parts of a plan run in a step.
+    """How the parts of a plan run: pieces of a batch in the order of `schedule`.
 
-    The batch goes through them in `microbatches` pieces, in the order of `schedule`.
     Parts on the devices `recompute` save their inputs only, and run forward again in
     their backward pass.
     """
@@ -69,11 +68,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One part occupying one device; times are seconds since the step began.
-
-    `phase` is "forward", "backward" or "update"; `microbatch` counts from 0 in a
-    pipeline and is 0 elsewhere.
-    """
+    """One part occupying one device; times are seconds since the step began."""
 
     part: str
     device: str

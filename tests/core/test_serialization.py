@@ -45,7 +45,7 @@ def written(folder: Path, content: str | bytes) -> Path:
     [
         ("JSON", "", "it is not JSON"),
         ("JSON", '{"a": 1, "obj', "cut off"),
-        ("JSON", '{"a": NaN}', "it holds NaN, which is not a number"),
+        ("JSON", '{"a": NaN}', "a: the number is out of range"),
         ("JSON", '{"a": "' + "a" * 20_000 + '"}', "a: a text of 20000 characters"),
         ("JSON", '{"a": 1e999}', "a: the number is out of range"),
         ("JSON", '{"a": [1' + "0" * 400 + "]}", r"a\[0\]: the number is out of range"),

@@ -166,7 +166,7 @@ def test_plan_of_the_shared_layer_counts_its_weight_once():
     plan = find_plan(shared(), BOX)
 
     assert plan.device_of["left"] != plan.device_of["right"]
-    assert dict(plan.home) == {"encoder/w": "gpu:0"}
+    assert plan.memory["gpu:0"].weights == MIB
     assert sum(m.weights for m in plan.memory.values()) == MIB
 
 
