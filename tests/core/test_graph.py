@@ -34,7 +34,7 @@ CALL, LAST = GRAPH.calls[0], GRAPH.calls[-1]
         ({"calls": GRAPH.calls[::-1]}, "its calls are not in topological order"),
         (
             {"tensors": (*GRAPH.tensors, Tensor(LAST.name, CALL.name))},
-            f"tensor {LAST.name} -> {CALL.name}: its calls are not in topological order",
+            f"{LAST.name} -> {CALL.name}: its calls are not in topological order",
         ),
     ],
 )
