@@ -62,10 +62,10 @@ if TYPE_CHECKING:  # `as` says to type checkers that a name is public
     from splitnet.tf.workers.connect import connect as connect
     from splitnet.tf.workers.start import local_workers as local_workers
     from splitnet.view.render import draw as draw
-    from splitnet.view.render import trace as trace
     from splitnet.view.report import report as report
     from splitnet.view.tables import chart as chart
     from splitnet.view.tables import table as table
+    from splitnet.view.timeline import trace as trace
 
 # The imports above, for type checkers, are the one list of public names -> module.
 _HOMES = {
@@ -85,9 +85,8 @@ HOOKS.update(
         "explain": "splitnet.planner.analysis:explain",
         "compare": "splitnet.planner.analysis:compare",
         "save_plan": "splitnet.planner.plan_file:save_plan",
-        "html": "splitnet.view.notebook:html_of",
-        "net_svg": "splitnet.view.notebook:svg_of_net",
-        "timeline_svg": "splitnet.view.notebook:svg_of_timeline",
+        "html": "splitnet.view.render:html_of",
+        "svg": "splitnet.view.render:svg_of",
     }
 )
 

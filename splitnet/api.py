@@ -89,7 +89,7 @@ def plan(
         InfeasibleError: nothing fits; with what would make it fit.
     """
     from splitnet.planner.strategies.auto import plan_placement, plan_strategy
-    from splitnet.view.notebook import notebook_progress
+    from splitnet.view.render import notebook_progress
 
     on_progress = options.pop("on_progress", None) or notebook_progress()
     asked = PlanOptions(**options, on_progress=on_progress)

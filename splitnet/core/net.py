@@ -336,7 +336,7 @@ class Net:
         self._faults.append(f"{_line()}: {text}")
 
     def _repr_svg_(self) -> str:
-        return str(hook("net_svg")(self))
+        return str(hook("svg")(self))
 
     def __repr__(self) -> str:
         counts = f"{len(self.branches)} branches, {len(self.outputs)} outputs"

@@ -114,7 +114,7 @@ class Timeline:
     memory: Mapping[str, tuple[tuple[float, int], ...]]
 
     def _repr_svg_(self) -> str:
-        return str(hook("timeline_svg")(self))
+        return str(hook("svg")(self))
 
     def __repr__(self) -> str:
         return (

@@ -1,11 +1,10 @@
-"""Draw plans, audits and timelines into files: SVG, PNG, PDF, DOT, Chrome traces.
+"""Plans, audits, timelines, nets and clusters as pictures: in files, in notebooks.
 
 Graphviz runs in a child process: a fault in its C code costs a picture, and not the
 training that runs in this one. The child uses the bundled font, so that a machine
 without fonts draws words too, and the same plan is laid out alike everywhere.
 """
 
-import json
 import os
 import re
 import shutil
@@ -13,27 +12,45 @@ import subprocess
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
+import graphviz
 from msgspec import Meta
 
 from splitnet.core.audit import Audit
-from splitnet.core.errors import SplitnetError, warn
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import SplitnetError, format_bytes, format_count, warn
+from splitnet.core.net import Net
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
-from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.view.dot import dot_of
-from splitnet.view.style import clean, escaped
-from splitnet.view.timeline import dot_of_steps, stacked
+from splitnet.core.timeline import Timeline
+from splitnet.view.diagram import fold
+from splitnet.view.dot import dot_of, layers_text
+from splitnet.view.style import (
+    QUIET,
+    THIN,
+    Line,
+    colors_of,
+    counted,
+    escaped,
+    html_label,
+    mixed,
+    page,
+    ranged,
+)
+from splitnet.view.tables import table
+from splitnet.view.timeline import dot_of_steps
 
 _FORMATS = ("svg", "png", "pdf", "dot")
 _CHILD = Path(__file__).with_name("graphviz_child.py")
-# Names of nodes, which browsers would show as tooltips.
-_NAMES = re.compile(rb"<!--.*?-->\n|<title>[^<]*</title>\n")
+# What precedes the picture, and names of nodes, which browsers show as tooltips.
+_NOT_DRAWN = re.compile(rb"\A[\s\S]*?(?=<svg)|<!--.*?-->\n|<title>[^<]*</title>\n")
 _MOST_SECONDS = 90.0
+_MOST_BOXES = 40  # of a net
 _FONTS = Path(__file__).parent / "fonts"
 _FONT_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC")
 # The bundled font replaces Helvetica; the machine's fonts serve other scripts.
@@ -120,10 +137,91 @@ def picture(
     return render_dot(text, kind, dpi=dpi)
 
 
-def svg_of(text: str, program: str = "") -> str:
-    """Draw DOT text as SVG text without an XML prolog."""
-    picture = render_dot(text, "svg", program=program).decode()
-    return picture[picture.index("<svg") :]
+def html_of(thing: Plan | Audit | Cluster) -> str:
+    """A picture and a table below it, for a notebook; without script."""
+    if isinstance(thing, Cluster):
+        svg = render_dot(_dot_of_devices(thing), "svg", program="osage")
+    else:
+        svg = picture(thing, "svg")
+    lines = "\n".join(escaped(line) for line in table(thing, width=100).splitlines())
+    shown = f'<div style="overflow:auto;background:white">{svg.decode()}</div>'
+    return f"{shown}<pre>{lines}</pre>"
+
+
+def svg_of(thing: Timeline | Net) -> str:
+    """The chart of a step, or the declared branches of a net, for a notebook."""
+    if isinstance(thing, Timeline):
+        return picture(thing, "svg").decode()
+    return render_dot(_dot_of_net(thing), "svg", program="dot").decode()
+
+
+def _dot_of_devices(cluster: Cluster) -> str:
+    """A frame for each host, its devices in rows with their memory and speed."""
+    colors = colors_of(device.name for device in cluster)
+    dot = page(graphviz.Digraph(), fixed=False, pack="12")
+    for host in dict.fromkeys(device.host for device in cluster):
+        name = html_label([Line(host or "this machine", 11)])
+        frame = graphviz.Digraph(f"cluster_{host}")
+        frame.attr(label=name, style="rounded", color=THIN, pack="12")
+        for one in (device for device in cluster if device.host == host):
+            stand_in = " (stand-in)" if one.stand_in else ""
+            rows = [
+                Line(one.name.rpartition("/")[2] + stand_in, 10, bold=True),
+                Line(format_bytes(one.memory_bytes)),
+                Line(f"{format_count(one.flops_per_second)}FLOP/s"),
+            ]
+            look = {"fillcolor": mixed(colors[one.name], "#ffffff", 0.72)}
+            look["color"] = colors[one.name]
+            frame.node(one.name.replace(":", "-"), html_label(rows), **look)
+        dot.subgraph(frame)
+    return str(dot.source)
+
+
+def _dot_of_net(net: Net) -> str:
+    """A box for each branch, or for equal ones, with its layers and its devices."""
+    branch = {one.name: one for one in net.branches}
+    requested = {name: ", ".join(one.on) for name, one in branch.items()}
+    layers = {name: _layers(one.body) for name, one in branch.items()}
+    look = {name: (one.kind, layers[name]) for name, one in branch.items()}
+    dot = page(graphviz.Digraph(), fixed=False, rankdir="LR", pad="0.2")
+    box: dict[str, str] = {}
+    for block in fold(list(branch), requested, look, most=_MOST_BOXES):
+        first, count = branch[block.members[0]], len(block.members)
+        rows = [Line(ranged(block.members, 34), 10, bold=True)]
+        if count > 1:
+            rows.append(Line(counted(count, "branch"), 8.5, QUIET))
+        if layers[first.name]:
+            rows.append(Line(layers_text(layers[first.name]), 8.5, QUIET))
+        if first.on != ("auto",) and first.kind != "input":
+            rows.append(Line(f"on {requested[first.name]}", 9))
+        fill = "white" if first.kind == "input" else mixed("#034793", "#ffffff", 0.9)
+        number = str(len(dot.body))
+        dot.node(number, label=html_label(rows), fillcolor=fill)
+        box |= dict.fromkeys(block.members, number)
+    ends = {(box[x.name], box[one.name]) for one in net.branches for x in one.sources}
+    dot.edges(sorted((source, target) for source, target in ends if source != target))
+    return str(dot.source)
+
+
+def _layers(body: object) -> tuple[str, ...]:
+    """The kinds of a branch's layers; of a function its name."""
+    its = body if isinstance(body, list | tuple) else [body] if body is not None else []
+    return tuple(getattr(one, "__name__", type(one).__name__) for one in its)
+
+
+def notebook_progress() -> Callable[[float, float], None] | None:
+    """A bar for `on_progress=` where this is a notebook; otherwise None."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if type(shell).__name__ != "ZMQInteractiveShell":
+        return None
+    notebook = import_module("IPython.display")
+    shown = notebook.display(notebook.HTML("planning"), display_id=True)
+
+    def advance(share: float, value: float) -> None:
+        bar = f'<progress value="{share:.3f}"></progress>'
+        shown.update(notebook.HTML(f"planning {bar} best {value:.4g}"))
+
+    return advance
 
 
 def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> bytes:
@@ -153,7 +251,7 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
             fault = f"it took more than {_MOST_SECONDS:.0f} s"
             continue
         if done.returncode == 0 and done.stdout:
-            return _NAMES.sub(b"", done.stdout) if kind == "svg" else done.stdout
+            return _NOT_DRAWN.sub(b"", done.stdout) if kind == "svg" else done.stdout
         said = done.stderr.decode(errors="replace").strip().splitlines()
         fault = said[-1] if said else f"it ended with code {done.returncode}"
     raise SplitnetError(
@@ -193,108 +291,21 @@ def _warn_of_missing_letters(text: str, kind: str) -> None:
 
     Only on Linux can a machine be without fonts; fontconfig's `fc-list` knows them.
     """
+    if text.isascii() or sys.platform != "linux":
+        return
     foreign: dict[str, str] = {}  # a letter of each script that the bundled font lacks
-    for character in dict.fromkeys(text):
-        if character > "\u02ff" and unicodedata.category(character).startswith("L"):
-            script = unicodedata.name(character, "LETTER").split()[0]
-            if script not in _FONT_SCRIPTS:
-                foreign.setdefault(script, character)
-    program = shutil.which("fc-list")
-
-    def has_font(letter: str) -> bool:
-        query = [program or "", f":charset={ord(letter):x}", "family"]
-        done = subprocess.run(query, capture_output=True) if program else None
-        return done is not None and bool(done.stdout.strip())
-
-    missing = [letter for letter in foreign.values() if not has_font(letter)]
-    if missing and sys.platform == "linux":
+    for letter in filter(str.isalpha, text):
+        script = unicodedata.name(letter, "LETTER").split()[0]
+        if letter > "\u02ff" and script not in _FONT_SCRIPTS:
+            foreign.setdefault(script, letter)
+    program, missing = shutil.which("fc-list"), []
+    for letter in foreign.values():
+        query = [program or "true", f":charset={ord(letter):x}", "family"]
+        if not subprocess.run(query, capture_output=True).stdout.strip():
+            missing.append(letter)
+    if missing:
         warn(
             f"no font here has letters such as {', '.join(missing)}, so the {kind} has "
             "boxes in their place. Install a font that has them (for Chinese, Japanese "
             "and Korean the package fonts-noto-cjk), or draw to .svg."
         )
-
-
-Event = dict[str, object]
-
-
-def trace(
-    thing: Plan | Timeline,
-    path: str | os.PathLike[str],
-    *,
-    measured: Timeline | None = None,
-) -> Path:
-    """Write a timeline as trace-event JSON, completely or not at all.
-
-    A process per host, with a row per device and per link, and a curve of bytes in use
-    per device. `measured`, a timeline of the same step as it ran, has processes of its
-    own beside the planned ones.
-
-    Raises:
-        SplitnetError: the file cannot be written.
-    """
-    timelines = {"planned": thing.timeline if isinstance(thing, Plan) else thing}
-    if measured is not None:
-        timelines["measured"] = measured
-    whole = {
-        "displayTimeUnit": "ms",
-        "otherData": {"made_by": "splitnet"},
-        "traceEvents": list(_trace_events(timelines)),
-    }
-    write_bytes(json.dumps(whole, indent=0).encode(), Path(path), "trace")
-    return Path(path)
-
-
-def _trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
-    """Make the events, times in microseconds; each host of a timeline is a process."""
-    process = 0
-    for name, timeline in timelines.items():
-        hosts: dict[str, list[str]] = {}
-        for device in timeline.devices:
-            hosts.setdefault(device.rpartition("/")[0], []).append(device)
-        for host, devices in hosts.items():
-            process += 1
-            words = f"{name}, {host or 'this machine'}" if len(hosts) > 1 else name
-            its: Event = {"pid": process, "tid": 0}
-            yield its | {"ph": "M", "name": "process_name", "args": {"name": words}}
-            for number, (title, row) in enumerate(_trace_rows(timeline, devices), 1):
-                row_of: Event = {"pid": process, "tid": number}
-                meta = row_of | {"ph": "M"}
-                yield meta | {"name": "thread_name", "args": {"name": title}}
-                order = {"sort_index": number}
-                yield meta | {"name": "thread_sort_index", "args": order}
-                yield from (row_of | _span(event) for event in row)
-            for device in devices:
-                curve = its | {"ph": "C", "name": f"memory of {device}"}
-                for seconds, count in timeline.memory.get(device, ()):
-                    yield curve | {"ts": seconds * 1e6, "args": {"bytes": count}}
-
-
-def _span(event: Task | Copy) -> Event:
-    args: Event = {"microbatch": event.microbatch}
-    if isinstance(event, Copy):
-        name = f"{event.kind}: {event.source} -> {event.target}"
-        category, args["bytes"] = f"transfer,{event.phase}", event.bytes
-    else:
-        name, category, args["phase"] = event.part, event.phase, event.phase
-    times = {"ts": event.start * 1e6, "dur": (event.stop - event.start) * 1e6}
-    return {"ph": "X", "name": clean(name), "cat": category, **times, "args": args}
-
-
-def _trace_rows(
-    timeline: Timeline, devices: list[str]
-) -> Iterator[tuple[str, Sequence[Task | Copy]]]:
-    """The events of a host's devices, and of the links that leave them, by row.
-
-    Copies of one link that overlap take further rows.
-    """
-    for device in devices:
-        yield device, [task for task in timeline.tasks if task.device == device]
-    links: dict[str, list[Copy]] = {}
-    for copy in timeline.copies:
-        if copy.source_device in devices:
-            title = f"{copy.source_device} -> {copy.target_device}"
-            links.setdefault(title, []).append(copy)
-    for title, copies in links.items():
-        for row in stacked(copies):
-            yield title, row

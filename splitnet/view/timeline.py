@@ -1,16 +1,29 @@
-"""The step as a Gantt chart with its critical path.
+"""The step as a Gantt chart with its critical path, and as a trace for Perfetto.
 
 The chart is DOT text in which every rectangle and text has its position.
 """
 
+import json
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import groupby
+import os
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from itertools import count, groupby
+from pathlib import Path
 from typing import TypeVar
 
 import graphviz
 
 from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.plan import Plan
+from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import (
     PHASES,
     Copy,
@@ -128,39 +141,11 @@ class _Chart:
         """Where a time lies, in points."""
         return _LEFT + _WIDE * (moment / self.seconds if self.seconds else 0.0)
 
-    def step(self, heading: str, timeline: Timeline) -> None:
-        """Draw a step: heading, lanes of devices and links, critical path, axis."""
-        path = critical_path(timeline) if timeline.copies else []
-        words = f"{heading}: " if heading else ""
-        words += f"one step, {format_seconds(timeline.seconds)}"
-        words += f"; critical path: {path_text(path)}" if path else ""
-        self.say(16, 8, Line(words, 11, bold=True))
-        self.y += 38
-        top, behind = self.y - 16, len(self.dot.body)
-        self.lanes = {}
-        self._devices(timeline)
-        self._links(timeline, path)
-        self._path(path)
-        self._axis(top, behind)
-        self.y += _GAP
-
-    def _axis(self, top: float, behind: int) -> None:
-        """Ticks with their times, all in one unit, behind what is drawn since."""
-        ticks = tick_seconds(self.seconds)
-        unit, name = next((u for u in _UNITS if ticks[-1] >= u[0]), _UNITS[-1])
-        first = len(self.dot.body)
-        for moment in ticks:
-            x, said = self.x(moment), Line(f"{moment / unit:g} {name}", 9, QUIET)
-            self.mark((x, top + 12, 0.6, self.y - top - _GAP - 12), _GRID)
-            self.say(x, top + 4 - self.y, said, centered=True)
-        self.dot.body[behind:] = self.dot.body[first:] + self.dot.body[behind:first]
-
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
         looks = [(phase, *_look(_GREY, phase), 10.0) for phase in PHASES]
-        looks.append(
-            ("waiting for other devices" if copies else "idle", _IDLE, "", 10.0)
-        )
+        others = "waiting for other devices" if copies else "idle"
+        looks.append((others, _IDLE, "", 10.0))
         if copies:
             looks.append(("waiting for a copy", _WAIT, "", 10.0))
             looks.append(("transfer (thin lanes)", _GREY, "", 4.0))
@@ -172,51 +157,74 @@ class _Chart:
             x += 50 + text_width(word, 10)
         self.y += 24
 
-    def _devices(self, timeline: Timeline) -> None:
-        """A lane per device that computes, and a line for those that are idle."""
+    def step(self, heading: str, timeline: Timeline) -> None:
+        """Draw a step: heading, lanes of devices and links, critical path, axis."""
+        path = critical_path(timeline) if timeline.copies else []
+        words = f"{heading}: " if heading else ""
+        words += f"one step, {format_seconds(timeline.seconds)}"
+        words += f"; critical path: {path_text(path)}" if path else ""
+        self.say(16, 8, Line(words, 11, bold=True))
+        self.y += 38
+        top, behind = self.y - 16, len(self.dot.body)
+        self.lanes = {}
         gaps = waits(timeline)
-        pipelined = any(task.microbatch for task in timeline.tasks)
         for devices in equivalent_devices(timeline):
-            device = devices[0]
-            name = ranged(devices, 26)
-            name += f" ({len(devices)})" if len(devices) > 1 else ""
-            strong = mixed(self.colors[device], "#000000", 0.25)
-            self.say(16, 6, Line(name, 11, strong, bold=True))
-            self._shares(timeline, device, gaps[device])
-            self.mark((_LEFT, self.y, _WIDE, _LANE), _IDLE)
-            for gap in gaps[device]:
-                fill = _WAIT if isinstance(gap.event, Copy) else _IDLE
-                tip = f"{device} waits for {_said([gap.event])}" if gap.event else ""
-                x, right = self.x(gap.start), self.x(gap.stop)
-                if right - x >= 1:
-                    place = x, self.y, right - x + 0.3 * bool(tip), _LANE  # no seams
-                    self.mark(place, fill, tip=tip or f"{device} is idle")
-            # A micro-batch of a stage is one bar, otherwise a part.
-            for group in self._merged(
-                [task for task in timeline.tasks if task.device == device],
-                lambda t: t.phase == "forward",
-                lambda t: (t.phase, t.microbatch, not pipelined and t.part),
-            ):
-                self._bar(group, pipelined=pipelined)
-            self.lanes |= dict.fromkeys(devices, self.y + _LANE - 6)
-            self.y += _LANE + _GAP
+            self._device(timeline, devices, gaps[devices[0]])
         idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
         if idle:
             names = shortened(", ".join(idle), 150)
             self.say(16, 6, Line(f"idle throughout: {names}", 9, QUIET))
             self.y += 18
+        self._links(timeline, path)
+        self._path(path)
+        # Ticks with their times, all in one unit, behind what is drawn since.
+        ticks, first = tick_seconds(self.seconds), len(self.dot.body)
+        unit, name = next((u for u in _UNITS if ticks[-1] >= u[0]), _UNITS[-1])
+        for moment in ticks:
+            x, said = self.x(moment), Line(f"{moment / unit:g} {name}", 9, QUIET)
+            self.mark((x, top + 12, 0.6, self.y - top - _GAP - 12), _GRID)
+            self.say(x, top + 4 - self.y, said, centered=True)
+        self.dot.body[behind:] = self.dot.body[first:] + self.dot.body[behind:first]
+        self.y += _GAP
+
+    def _device(
+        self, timeline: Timeline, devices: Sequence[str], gaps: Sequence[Span]
+    ) -> None:
+        """A lane: name, shares of the step, gaps with their reasons, bars."""
+        device, pipelined = devices[0], any(task.microbatch for task in timeline.tasks)
+        name = ranged(devices, 26) + (f" ({len(devices)})" if devices[1:] else "")
+        strong = mixed(self.colors[device], "#000000", 0.25)
+        self.say(16, 6, Line(name, 11, strong, bold=True))
+        self._shares(timeline, device, gaps)
+        self.mark((_LEFT, self.y, _WIDE, _LANE), _IDLE)
+        for gap in gaps:
+            fill = _WAIT if isinstance(gap.event, Copy) else _IDLE
+            tip = f"{device} waits for {_said([gap.event])}" if gap.event else ""
+            x, right = self.x(gap.start), self.x(gap.stop)
+            if right - x >= 1:
+                place = x, self.y, right - x + 0.3 * bool(tip), _LANE  # no seams
+                self.mark(place, fill, tip=tip or f"{device} is idle")
+        # A micro-batch of a stage is one bar, otherwise a part.
+        for group in self._merged(
+            [task for task in timeline.tasks if task.device == device],
+            lambda t: t.phase == "forward",
+            lambda t: (t.phase, t.microbatch, not pipelined and t.part),
+        ):
+            self._bar(group, pipelined=pipelined)
+        self.lanes |= dict.fromkeys(devices, self.y + _LANE - 6)
+        self.y += _LANE + _GAP
 
     def _shares(self, timeline: Timeline, device: str, gaps: Sequence[Span]) -> None:
         """What a device does in the step, in words and as a bar below its name."""
         whole = timeline.seconds or 1.0
-        copies = sum(g.stop - g.start for g in gaps if isinstance(g.event, Copy))
-        busy = timeline.compute_seconds[device] / whole
+        waited = sum(g.stop - g.start for g in gaps if isinstance(g.event, Copy))
+        busy, copies = timeline.compute_seconds[device] / whole, waited / whole
         words = f"computing {percent(busy)}"
         if timeline.copies:
-            others = max(1 - busy - copies / whole, 0.0)
-            words += f", copies {percent(copies / whole)}, others {percent(others)}"
+            others = max(1 - busy - copies, 0.0)
+            words += f", copies {percent(copies)}, others {percent(others)}"
         self.say(16, 28, Line(words, 8, QUIET))
-        shares = {_IDLE: 1.0, _WAIT: busy + copies / whole, self.colors[device]: busy}
+        shares = {_IDLE: 1.0, _WAIT: busy + copies, self.colors[device]: busy}
         for fill, share in shares.items():
             wide = (_LEFT - 32) * min(share, 1.0)
             self.mark((16, self.y + 14, wide, 6), fill, tip=words)
@@ -240,39 +248,40 @@ class _Chart:
             self.say((x + right) / 2, _LANE / 2, text, centered=True)
 
     def _links(self, timeline: Timeline, path: Sequence[Span]) -> None:
-        """A thin lane for each link of the path and of the busiest, in order of use."""
+        """A thin lane for each link of the path and of the busiest, in order of use.
+
+        Copies that overlap have rows of their own in it.
+        """
         links: dict[Hashable, list[Copy]] = {}
         for copy in timeline.copies:
             links.setdefault(_lane_of(copy), []).append(copy)
         first = {_lane_of(span.event) for span in path}
         busy = {ends: sum(c.seconds for c in its) for ends, its in links.items()}
         shown = sorted(links, key=lambda ends: (ends not in first, -busy[ends]))
-        for ends in (ends for ends in links if ends in shown[:_MOST_LINKS]):
-            self._link(links[ends])
+        for ends, copies in links.items():
+            if ends not in shown[:_MOST_LINKS]:
+                continue
+            source, target = copies[0].source_device, copies[0].target_device
+            self.say(16, 7, Line(shortened(f"{source} → {target}", 24)))
+            self.mark((_LEFT, self.y, _WIDE, _LINK_LANE), _PALE)
+            rows = stacked(copies)
+            high = 8.0 / len(rows)
+            for row, members in enumerate(rows):
+                for group in self._merged(members, lambda c: "gradient" in c.kind, id):
+                    x = self.x(group[0].start)
+                    wide = max(self.x(max(copy.stop for copy in group)) - x, 0.8)
+                    phase = "backward" if "gradient" in group[0].kind else "forward"
+                    place = x, self.y + 3 + row * high, wide, high
+                    self.mark(place, *_look(self.colors[source], phase), _said(group))
+            total = format_bytes(sum(copy.bytes for copy in copies))
+            self.say(_LEFT + _WIDE + 6, 7, Line(total, 8, QUIET))
+            self.lanes[ends] = self.y + _LINK_LANE / 2
+            self.y += _LINK_LANE + _GAP / 2
         if more := shown[_MOST_LINKS:]:
             words = f"and {counted(len(more), 'more link')}, less used"
             self.say(16, 5, Line(words, 9, QUIET))
             self.y += 14
         self.y += _GAP
-
-    def _link(self, copies: Sequence[Copy]) -> None:
-        """A link's copies as thin bars; copies that overlap have rows of their own."""
-        source, target = copies[0].source_device, copies[0].target_device
-        self.say(16, 7, Line(shortened(f"{source} → {target}", 24)))
-        self.mark((_LEFT, self.y, _WIDE, _LINK_LANE), _PALE)
-        rows = stacked(copies)
-        high = 8.0 / len(rows)
-        for row, members in enumerate(rows):
-            for group in self._merged(members, lambda c: "gradient" in c.kind, id):
-                x = self.x(group[0].start)
-                wide = max(self.x(max(copy.stop for copy in group)) - x, 0.8)
-                phase = "backward" if "gradient" in group[0].kind else "forward"
-                place = x, self.y + 3 + row * high, wide, high
-                self.mark(place, *_look(self.colors[source], phase), _said(group))
-        total = format_bytes(sum(copy.bytes for copy in copies))
-        self.say(_LEFT + _WIDE + 6, 7, Line(total, 8, QUIET))
-        self.lanes[source, target] = self.y + _LINK_LANE / 2
-        self.y += _LINK_LANE + _GAP / 2
 
     def _path(self, path: Sequence[Span]) -> None:
         """The critical path: one line through the lanes, from bar to copy to bar."""
@@ -346,3 +355,83 @@ def stacked(copies: Iterable[Copy]) -> list[list[Copy]]:
             rows.append(row := [])
         row.append(copy)
     return rows
+
+
+def trace(
+    thing: Plan | Timeline,
+    path: str | os.PathLike[str],
+    *,
+    measured: Timeline | None = None,
+) -> Path:
+    """Write a timeline as trace-event JSON, completely or not at all.
+
+    A process per host, with a row per device and per link, and a curve of bytes in use
+    per device. `measured`, a timeline of the same step as it ran, has processes of its
+    own beside the planned ones.
+
+    Raises:
+        SplitnetError: the file cannot be written.
+    """
+    timelines = {"planned": thing.timeline if isinstance(thing, Plan) else thing}
+    timelines |= {"measured": measured} if measured is not None else {}
+    events: list[dict[str, object]] = []
+    process = count(1)
+    for name, timeline in timelines.items():
+        hosts: dict[str, list[str]] = {}
+        for device in timeline.devices:
+            hosts.setdefault(device.rpartition("/")[0], []).append(device)
+        for host, devices in hosts.items():
+            words = f"{name}, {host or 'this machine'}" if len(hosts) > 1 else name
+            its = {"pid": next(process)}
+            args = {
+                "tid": 0,
+                "ph": "M",
+                "name": "process_name",
+                "args": {"name": words},
+            }
+            events.append(its | args)
+            events += (its | event for event in _trace_events(timeline, devices))
+    whole = {
+        "displayTimeUnit": "ms",
+        "otherData": {"made_by": "splitnet"},
+        "traceEvents": events,
+    }
+    write_bytes(json.dumps(whole, indent=0).encode(), Path(path), "trace")
+    return Path(path)
+
+
+def _trace_events(
+    timeline: Timeline, devices: Sequence[str]
+) -> Iterator[dict[str, object]]:
+    """Rows of a host's devices, of the links that leave them, and curves of memory.
+
+    Times are in microseconds. Copies of one link that overlap take further rows.
+    """
+    rows: list[tuple[str, Sequence[Task | Copy]]] = [
+        (name, [t for t in timeline.tasks if t.device == name]) for name in devices
+    ]
+    links: dict[str, list[Copy]] = {}
+    for copy in timeline.copies:
+        if copy.source_device in devices:
+            title = f"{copy.source_device} -> {copy.target_device}"
+            links.setdefault(title, []).append(copy)
+    rows += [(title, row) for title, its in links.items() for row in stacked(its)]
+    for number, (title, row) in enumerate(rows, 1):
+        meta = {"tid": number, "ph": "M"}
+        order = {"name": "thread_sort_index", "args": {"sort_index": number}}
+        yield meta | {"name": "thread_name", "args": {"name": title}}
+        yield meta | order
+        for event in row:
+            args: dict[str, object] = {"microbatch": event.microbatch}
+            if isinstance(event, Copy):
+                name = f"{event.kind}: {event.source} -> {event.target}"
+                category, args["bytes"] = f"transfer,{event.phase}", event.bytes
+            else:
+                name, category, args["phase"] = event.part, event.phase, event.phase
+            span = {"tid": number, "ph": "X", "name": clean(name), "cat": category}
+            span |= {"ts": event.start * 1e6, "dur": (event.stop - event.start) * 1e6}
+            yield span | {"args": args}
+    for device in devices:
+        curve = {"tid": 0, "ph": "C", "name": f"memory of {device}"}
+        for seconds, size in timeline.memory.get(device, ()):
+            yield curve | {"ts": seconds * 1e6, "args": {"bytes": size}}

@@ -8,7 +8,7 @@ import pytest
 
 import splitnet as sn
 from splitnet.core.audit import Audit, Finding
-from splitnet.view.notebook import notebook_progress
+from splitnet.view.render import notebook_progress
 from tests.view import plans
 
 PLAN = plans.chain(300)

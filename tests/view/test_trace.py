@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.view.render import trace
+from splitnet.view.timeline import trace
 from tests.view import plans
 
 
