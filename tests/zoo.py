@@ -1,23 +1,11 @@
 """Small graphs that every test shares, built from plain values."""
 
 import random
+from typing import Any
 
 import networkx as nx
 
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
-
-__all__ = [
-    "MIB",
-    "between_parts",
-    "call",
-    "chain",
-    "diamond",
-    "graph_of",
-    "random_dag",
-    "shared",
-    "two_towers",
-    "wide",
-]
 
 MIB = 2**20
 
@@ -96,6 +84,17 @@ def chain(length: int = 3, *, flops: float = 1e10, out: int = MIB) -> Graph:
     return graph_of("chain", calls, list(zip(names, names[1:])))
 
 
+JOIN, MERGE = (
+    call("join", flops=0.0, kind="Concatenate"),
+    Part("join", "merge", ("cpu",)),
+)
+
+
+def inputs(*names: str) -> list[Part]:
+    """The parts of model inputs."""
+    return [Part(name, "input", ("cpu",)) for name in names]
+
+
 def diamond(*, flops: float = 1e11) -> Graph:
     """One call that feeds two, and a merge on the CPU."""
     calls = [
@@ -103,12 +102,11 @@ def diamond(*, flops: float = 1e11) -> Graph:
         call("top", flops=flops / 10, weights=("top/w",)),
         call("left", flops=flops, weights=("left/w",)),
         call("right", flops=flops, weights=("right/w",)),
-        call("join", flops=0.0, kind="Concatenate"),
+        JOIN,
     ]
     edges = [("x", "top"), ("top", "left"), ("top", "right")]
     edges += [("left", "join"), ("right", "join")]
-    parts = [Part("x", "input", ("cpu",)), Part("top"), Part("left"), Part("right")]
-    parts.append(Part("join", "merge", ("cpu",)))
+    parts = [*inputs("x"), Part("top"), Part("left"), Part("right"), MERGE]
     return graph_of("diamond", calls, edges, parts=parts)
 
 
@@ -121,47 +119,33 @@ def two_towers(
         source("words"),
         call("see", flops=flops, weights=("see/w",)),
         call("tell", flops=flops, weights=("tell/w",)),
-        call("join", flops=0.0, kind="Concatenate"),
+        JOIN,
         call("head", flops=1e6, out=1024, weights=("head/w",)),
     ]
     edges = [("image", "see"), ("words", "tell"), ("see", "join"), ("tell", "join")]
-    parts = [
-        Part("image", "input", ("cpu",)),
-        Part("words", "input", ("cpu",)),
-        Part("see", on=(on[0],)),
-        Part("tell", on=(on[1],)),
-        Part("join", "merge", ("cpu",)),
-        Part("head", near=("see",)),
-    ]
+    parts = [*inputs("image", "words"), Part("see", on=(on[0],))]
+    parts += [Part("tell", on=(on[1],)), MERGE, Part("head", near=("see",))]
     return graph_of("two_towers", calls, [*edges, ("join", "head")], parts=parts)
 
 
 def shared(*, flops: float = 1e11) -> Graph:
     """One layer called by two branches: its weight has one home and two users."""
-    calls = [
-        source("a"),
-        source("b"),
-        call("left", flops=flops, weights=("encoder/w",), layer="encoder"),
-        call("right", flops=flops, weights=("encoder/w",), layer="encoder"),
-        call("join", flops=0.0, kind="Concatenate"),
-    ]
+    layer: dict[str, Any] = {"weights": ("encoder/w",), "layer": "encoder"}
+    sides = [call(name, flops=flops, **layer) for name in ("left", "right")]
     edges = [("a", "left"), ("b", "right"), ("left", "join"), ("right", "join")]
-    parts = [Part("a", "input", ("cpu",)), Part("b", "input", ("cpu",))]
-    parts += [Part("left", on=("gpu:0",)), Part("right", on=("gpu:1",))]
-    parts.append(Part("join", "merge", ("cpu",)))
+    parts = [*inputs("a", "b"), Part("left", on=("gpu:0",))]
+    parts += [Part("right", on=("gpu:1",)), MERGE]
+    calls = [source("a"), source("b"), *sides, JOIN]
     return graph_of("shared", calls, edges, parts=parts)
 
 
 def wide(count: int = 4, *, flops: float = 1e11) -> Graph:
     """`count` equal branches side by side between one input and one merge."""
     names = [f"b{i}" for i in range(count)]
-    calls = [source("x")]
-    calls += [call(n, flops=flops, weights=(f"{n}/w",)) for n in names]
-    calls.append(call("join", flops=0.0, kind="Concatenate"))
+    sides = [call(n, flops=flops, weights=(f"{n}/w",)) for n in names]
     edges = [("x", n) for n in names] + [(n, "join") for n in names]
-    parts = [Part("x", "input", ("cpu",)), *(Part(n) for n in names)]
-    parts.append(Part("join", "merge", ("cpu",)))
-    return graph_of("wide", calls, edges, parts=parts)
+    parts = [*inputs("x"), *map(Part, names), MERGE]
+    return graph_of("wide", [source("x"), *sides, JOIN], edges, parts=parts)
 
 
 def random_dag(seed: int, count: int = 8, *, pinned: bool = False) -> Graph:

@@ -1,5 +1,6 @@
 """One process and one machine for all tests that need TensorFlow: a CPU as four."""
 
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a test file that makes a layer when imported: devices come first."""
     if "tensorflow" in sys.modules:
+        gc.freeze()  # a million objects of TensorFlow, which no test frees
         from splitnet.tf.runtime.configure import started
 
         if started():

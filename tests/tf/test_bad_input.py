@@ -1,26 +1,29 @@
 """Bad input: an error that says what, where and what to do; nothing half-done."""
 
+import functools
+import random
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from tests.tf.check import emitted
+
+# --- declarations ---------------------------------------------------------------------
 
 
 class Broken(layers.Layer):
     """A layer that fails to build."""
 
     def build(self, shape: Any) -> None:
-        """Fail."""
         raise RuntimeError("out of patience")
-
-    def call(self, inputs: Any) -> Any:
-        """Never reached."""
-        return inputs
 
 
 HIDDEN = layers.Dense(3, name="hidden")
@@ -42,43 +45,43 @@ def nested(then: Any) -> sn.Net:
     return declared(lambda t: {"p": (t, t)}, then=then)
 
 
-BAD: dict[str, Callable[[], sn.Net]] = {
-    "its body returned None; it must return a tensor, or": lambda: declared(
-        lambda t: None
+def two(name: str) -> sn.Net:
+    """Two layers of one name."""
+    return declared(layers.Dense(3, name=name), then=lambda ref: ref)
+
+
+# The words of a message, and what it is about.
+BODIES: dict[str, Any] = {
+    "its body returned None; it must return a tensor, or": lambda t: None,
+    "its body returned (); it must return": lambda t: (),
+    f"its body is []; {ONE_OF}": [],
+    f"Dense'>; {ONE_OF}": layers.Dense,
+    f"its body is None; {ONE_OF}": None,
+    "to inputs of shape (None, 6): RuntimeError: out of patience": Broken(name="b"),
+    "applied to inputs of shape (None, 6): ValueError": layers.Conv2D(3, 3),
+    "AttributeError": lambda t: t.no_such_thing,
+    "layer 'sly' (Lambda) hides variables from Keras: hidden": layers.Lambda(
+        lambda t: HIDDEN(t), name="sly"
     ),
-    "its body returned (); it must return": lambda: declared(lambda t: ()),
-    f"its body is []; {ONE_OF}": lambda: declared([]),
-    f"Dense'>; {ONE_OF}": lambda: declared(layers.Dense),
-    f"its body is None; {ONE_OF}": lambda: declared(None),
-    "applied to inputs of shape (None, 6): RuntimeError: out of patience": (
-        lambda: declared(Broken(name="broken"))
-    ),
-    "applied to inputs of shape (None, 6): ValueError": lambda: declared(
-        layers.Conv2D(3, 3)
-    ),
-    "AttributeError": lambda: declared(lambda t: t.no_such_thing),
-    "layer 'sly' (Lambda) hides variables from Keras: hidden": lambda: declared(
-        layers.Lambda(lambda t: HIDDEN(t), name="sly")
-    ),
+}
+NETS: dict[str, Callable[[], sn.Net]] = {
     "floaty": lambda: declared(layers.Dense(2), dtype="floaty"),
     "dtype 7": lambda: declared(layers.Dense(2), dtype=7),
-    'The name "same" is used 2 times in the model': lambda: declared(
-        layers.Dense(3, name="same"), then=lambda ref: ref
-    ),
+    'The name "same" is used 2 times in the model': lambda: two("same"),
     "branch 'a' has no output 'no'; it returned": lambda: nested(lambda r: r["no"]),
     "branch 'a' has no output 5": lambda: nested(lambda ref: ref["p"][5]),
     "has one output": lambda: declared(layers.Dense(2), then=lambda ref: [*ref]),
 }
 
 
-@pytest.mark.parametrize("words", BAD)
+@pytest.mark.parametrize("words", [*BODIES, *NETS])
 def test_an_impossible_declaration_is_told(words: str) -> None:
     """The fault has the line it stands in, and the reason."""
     with pytest.raises(sn.DeclarationError) as caught:
-        sn.read(BAD[words]())
+        sn.read(NETS[words]() if words in NETS else declared(BODIES[words]))
 
     assert words in str(caught.value)
-    if "output" not in words and "same" not in words:
+    if words in BODIES or words in ("floaty", "dtype 7"):
         assert "test_bad_input.py:" in str(caught.value)
 
 
@@ -112,11 +115,186 @@ def test_another_batch_than_the_models_own_is_told() -> None:
         assert sn.largest_batch(model, one) == batch
 
 
+# --- models ---------------------------------------------------------------------------
+
+
+def odd(kind: Any, *args: Any, **attached: Any) -> Any:
+    """A layer of that name, with what is attached to it."""
+    layer = kind(*args, name="odd")
+    for name, value in attached.items():
+        setattr(layer, name, value)
+    return layer
+
+
+def around(layer: Any) -> Any:
+    """A model of three layers, the middle one strange."""
+    x = keras.Input((3,), name="x")
+    seen = layers.Dense(3, name="first")(x)
+    return keras.Model(x, layers.Dense(2, name="last")(layer(seen)), name="odd")
+
+
+def fingerprint(model: Any) -> list[Any]:
+    """Everything that an attempt must leave alone."""
+    inside = model._flatten_layers()
+    return [
+        sorted(vars(model)),
+        [(layer.name, sorted(vars(layer))) for layer in inside],
+        [(len(la._inbound_nodes), len(la._outbound_nodes)) for la in inside],
+        [(v.path, v.numpy().tolist()) for v in model.variables],
+        model.compiled,
+        random.getstate(),
+    ]
+
+
+def refused(model: Any, cluster: sn.Cluster) -> str:
+    """The message, of a model that is as it was afterwards."""
+    before = fingerprint(model)
+    with pytest.raises(sn.DeclarationError) as caught:
+        sn.place(model, cluster, batch=4, time_limit=0.1)
+    assert fingerprint(model) == before
+    return str(caught.value)
+
+
+class Attached(layers.Layer):
+    """A layer that needs what somebody sets on it."""
+
+    def call(self, inputs: Any) -> Any:
+        return self.function(inputs)
+
+
+def test_layer_that_hides_variables_is_named(cluster: sn.Cluster) -> None:
+    """However a Lambda's function reaches them, or a layer keeps them.
+
+    Keras lets them pass and loses them when it saves; a copy would lose them too.
+    """
+    dense = layers.Dense(3, name="kept")
+    dense.build((None, 3))
+    variable, held = tf.Variable(np.ones(3, "float32"), name="kept"), {"a": [dense]}
+
+    def helper(t: Any) -> Any:
+        return held["a"][0](t)
+
+    functions: list[Callable[[Any], Any]] = [
+        lambda t: t * variable,
+        lambda t: helper(t) + 1,
+        functools.partial(lambda layer, t: layer(t), dense),
+        lambda t, layer=dense: layer(t),
+        dense.call,
+    ]
+    hiding = [layers.Lambda(function, name="odd") for function in functions]
+    for layer in [*hiding, odd(Attached, function=tf.abs, kept=variable)]:
+        told = refused(around(layer), cluster)
+        kind = type(layer).__name__
+        assert f"layer 'odd' ({kind}) hides variables from Keras: kept" in told
+        assert "Make them with add_weight()" in told
+
+
+def test_lambda_without_variables_is_fine(cluster: sn.Cluster) -> None:
+    """Constants, modules, activations and plain helpers hide nothing.
+
+    An input that nothing reads stays an input of the placed model.
+    """
+    scale, relu = np.float32(2), layers.ReLU()
+    relu.build((None, 3))
+    x, idle = keras.Input((3,), name="x"), keras.Input((2,), name="idle")
+    body = layers.Lambda(lambda t: relu(keras.ops.abs(t)) * scale, name="open")
+    model = keras.Model([x, idle], layers.Dense(2)(body(x)))
+    given = [np.ones((2, 3), "float32"), np.ones((2, 2), "float32")]
+
+    np.testing.assert_array_equal(emitted(model, cluster)(given), model(given))
+
+
+class Silent(layers.Layer):
+    """A layer that tells nothing of its arguments."""
+
+    def __init__(self, function: Any, **more: Any) -> None:
+        super().__init__(**more)
+        self.function = function
+
+    def call(self, inputs: Any) -> Any:
+        return self.function(inputs)
+
+
+class Forgetful(layers.Dense):
+    """Its configuration lacks what its weights depend on, and a factor."""
+
+    def __init__(self, units: int = 2, factor: float = 1.0, **more: Any) -> None:
+        super().__init__(units, use_bias=False, **more)
+        self.factor = factor
+
+    def call(self, inputs: Any) -> Any:
+        return self.factor * super().call(inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return layers.Layer.get_config(self)
+
+
+ABS = keras.ops.abs
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: odd(Silent, lambda t: t + 1), "odd: NotImplementedError"),
+        (lambda: odd(Forgetful, 5), r"odd: its variables are kernel\(3, 5\), the"),
+        (lambda: odd(Attached, function=ABS), "odd: a copy cannot be called: Attribut"),
+        (lambda: odd(Forgetful, 2, 2.0), "odd: factor is 2.0, in the copy"),
+    ],
+)
+def test_layer_that_its_configuration_forgets_is_used_itself(
+    make: Any, why: str, cluster: sn.Cluster, tmp_path: Path
+) -> None:
+    """The very layer runs in the placed model; one warning and the plan say so."""
+    model = around(make())
+    x = np.ones((2, 3), "float32")
+    plain = model(x)
+    with pytest.warns(UserWarning, match=f"(?s)cannot be rebuilt.*{why}"):
+        placed = emitted(model, cluster, batch=4, pins={"odd": "gpu:1"})
+
+    plan = sn.plan_of(placed)
+    plan.save(tmp_path / "plan.json")
+    assert re.match(why, f"odd: {plan.reused['odd']}")
+    assert sn.load_plan(tmp_path / "plan.json").reused == plan.reused
+    assert "the source's own layer" in sn.table(plan)
+    assert placed.get_layer("odd") is model.get_layer("odd")
+    assert placed.get_layer("first") is not model.get_layer("first")
+    with pytest.warns(UserWarning, match="layers of its source\\.\n"):
+        sn.unplace(placed)  # takes the layer as well, and leaves it where it is
+    weights = placed.get_layer("odd").weights
+    assert all(w.value.device.endswith("CPU:2") for w in weights)
+    np.testing.assert_array_equal(placed(x), plain)
+
+
+class Own(keras.Model):
+    """Functional inside, with a call of its own."""
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        return 2 * super().call(inputs, training=training)
+
+
+class Steps(keras.Sequential):
+    """Sequential, with a step of its own."""
+
+    def train_step(self, data: Any) -> Any:
+        return {}
+
+
+def test_code_beside_the_graph_is_refused(cluster: sn.Cluster) -> None:
+    """Calls that the graph does not have would be lost without a word."""
+    x = keras.Input((3,))
+    own = refused(Own(x, layers.Dense(2)(x), name="mine"), cluster)
+    steps = refused(Steps([keras.Input((3,)), layers.Dense(2)], name="mine"), cluster)
+
+    assert "'mine' (Own) is subclassed: its call is code" in own
+    assert "body of a branch" in own
+    assert "'mine' (Steps) is subclassed: its train_step is code" in steps
+    assert "from keras.Model(inputs, outputs)" in steps
+
+
 class Subclassed(keras.Model):
     """A model whose calls are Python."""
 
     def call(self, inputs: Any) -> Any:
-        """Nothing of note."""
         return inputs
 
 
@@ -140,12 +318,9 @@ def test_a_failed_emission_leaves_the_model_as_it_was(cluster: sn.Cluster) -> No
     x = keras.Input((6,))
     source = keras.Model(x, layers.Dense(2, name="d")(layers.Dense(4, name="h")(x)))
     other = keras.Model(x, layers.Dense(2, name="d")(layers.Dense(5, name="h")(x)))
-    before = [len(layer._inbound_nodes) for layer in source.layers]
-    weights = source.get_weights()
     plan = sn.plan(other, cluster, time_limit=0.1)
+    before = fingerprint(source)
     with pytest.raises(sn.DeclarationError, match="in the plan only: 'h'"):
         sn.emit(source, plan)
 
-    assert [len(layer._inbound_nodes) for layer in source.layers] == before
-    for mine, its in zip(weights, source.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, its)
+    assert fingerprint(source) == before

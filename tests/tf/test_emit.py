@@ -28,9 +28,7 @@ def test_emit_leaves_the_layers_of_the_net_alone(cluster: sn.Cluster) -> None:
     assert model.get_layer("l") is not mine[0]
 
 
-def test_emit_starts_as_the_same_layers_start_in_plain_keras(
-    cluster: sn.Cluster,
-) -> None:
+def test_emit_starts_as_the_same_layers_in_plain_keras(cluster: sn.Cluster) -> None:
     """A model built by hand from the very same layers trains bit for bit alike."""
     see, tell = layers.Conv1D(3, 3, name="see"), layers.Dense(4, name="tell")
     drop, head = layers.Dropout(0.4, seed=7), layers.Dense(2, name="head")

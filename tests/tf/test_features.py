@@ -17,7 +17,7 @@ import pytest
 from keras import callbacks, layers
 
 import splitnet as sn
-from tests.tf.check import assert_near
+from tests.tf.check import assert_near, emitted
 
 pytestmark = pytest.mark.slow
 
@@ -60,14 +60,10 @@ def compiled(model: Any, **more: Any) -> Any:
     return model
 
 
-def fit(model: Any, *sources: Any, **more: Any) -> Any:
+def fit(model: Any, **more: Any) -> Any:
     """The history of two epochs, without clocks."""
-    x, y = data()
-    if not sources:
-        sources = (x, y)
-        more.setdefault("batch_size", BATCH)
-    made = model.fit(*sources, **{"epochs": 2, "shuffle": False, "verbose": 0} | more)
-    return made.history
+    options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
+    return model.fit(*data(), **options | more).history
 
 
 def state(model: Any) -> list[Any]:
@@ -78,14 +74,15 @@ def state(model: Any) -> list[Any]:
     return found
 
 
-def numpy_arrays(model: Any, folder: Path) -> Any:
-    """Arrays, a share of them for validation."""
-    return fit(compiled(model), validation_split=0.33), state(model)
-
-
 def steps_per_execution(model: Any, folder: Path) -> Any:
-    """Two steps in one call of TensorFlow, and one over."""
-    found = fit(compiled(model, steps_per_execution=2, run_eagerly=False))
+    """Two steps in one call of TensorFlow, and one over.
+
+    Averages of the weights are evaluated and saved in their place.
+    """
+    optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5)
+    options = {"steps_per_execution": 2, "run_eagerly": False}
+    compiled(model, optimizer=optimizer, **options)
+    found = fit(model, callbacks=[callbacks.SwapEMAWeights(swap_on_epoch=True)])
     return found, state(model), model.evaluate(*data(), BATCH, verbose=0)
 
 
@@ -95,7 +92,10 @@ def run_eagerly(model: Any, folder: Path) -> Any:
 
 
 def weights_and_losses(model: Any, folder: Path) -> Any:
-    """A weight per sample and output; a loss and a metric that are functions."""
+    """A weight per sample and output; a loss and a metric that are functions.
+
+    A share of the arrays is for validation.
+    """
 
     def off(y_true: Any, y_pred: Any) -> Any:
         return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)
@@ -107,11 +107,9 @@ def weights_and_losses(model: Any, folder: Path) -> Any:
         metrics={"kind": ["accuracy"], "size": [off]},
         weighted_metrics={"kind": ["accuracy"]},
     )
-    weights = {
-        "kind": np.linspace(0, 1, BATCH * STEPS),
-        "size": np.linspace(1, 0, BATCH * STEPS),
-    }
-    return fit(model, sample_weight=weights), state(model)
+    ramp = np.linspace(0, 1, BATCH * STEPS)
+    weights = {"kind": ramp, "size": 1 - ramp}
+    return fit(model, sample_weight=weights, validation_split=0.33), state(model)
 
 
 def mixed_precision(model: Any, folder: Path) -> Any:
@@ -161,14 +159,6 @@ def backup_and_restore(model: Any, folder: Path) -> Any:
     return found, state(model)
 
 
-def swapped_averages(model: Any, folder: Path) -> Any:
-    """Averages of the weights are evaluated and saved in their place."""
-    optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5)
-    compiled(model, optimizer=optimizer)
-    found = fit(model, callbacks=[callbacks.SwapEMAWeights(swap_on_epoch=True)])
-    return found, state(model)
-
-
 def quantized(model: Any, folder: Path) -> Any:
     """int8 weights predict the same."""
     model.quantize("int8", filters="left|right|kind|size")
@@ -183,9 +173,8 @@ def batch_by_batch(model: Any, folder: Path) -> Any:
     return steps, model.test_on_batch(x, y), model.predict_on_batch(x), state(model)
 
 
-FEATURES = [numpy_arrays, steps_per_execution, run_eagerly, weights_and_losses]
-FEATURES += [mixed_precision, many_callbacks, backup_and_restore, swapped_averages]
-FEATURES += [quantized, batch_by_batch]
+FEATURES = [steps_per_execution, run_eagerly, weights_and_losses, mixed_precision]
+FEATURES += [many_callbacks, backup_and_restore, quantized, batch_by_batch]
 
 
 @pytest.mark.parametrize("run", FEATURES)
@@ -194,8 +183,7 @@ def test_feature_gives_the_numbers_of_the_plain_model(
 ) -> None:
     """Placed and plain return the same to rounding; the audit of a step is clean."""
     plain = source()
-    plan = sn.plan(plain, cluster, batch=BATCH, pins=PINS, time_limit=0.1)
-    placed = sn.emit(plain, plan)
+    placed = emitted(plain, cluster, batch=BATCH, pins=PINS)
     placed.placed_by_the_test = True
     found = []
     for model, folder in ((placed, "placed"), (plain, "plain")):
@@ -207,7 +195,7 @@ def test_feature_gives_the_numbers_of_the_plain_model(
     batch = keras.tree.map_structure(lambda t: t[:BATCH], data())
     if not placed.compiled:
         compiled(placed)
-    audit = sn.audit(placed, plan, batch).check()
+    audit = sn.audit(placed, None, batch).check()
     assert any(row.backward for row in audit.rows) is (run is not run_eagerly)
 
 
@@ -226,7 +214,7 @@ def test_plot_model_draws_a_placed_model_like_the_plain_one(
     (tmp_path / "dot").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     plain = source()
-    placed = sn.place(plain, cluster, batch=BATCH, pins=PINS, time_limit=0.1)
+    placed = emitted(plain, cluster, batch=BATCH, pins=PINS)
     pictures = []
     for number, model in enumerate((placed, plain)):
         path = tmp_path / f"{number}.png"

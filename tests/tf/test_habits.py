@@ -55,7 +55,7 @@ def test_summary_has_a_device_for_every_layer(model: Any) -> None:
     assert device_of(some, "nested") == "gpu:1"
 
 
-def test_model_summary_of_an_emitted_model_shows_devices(
+def test_model_summary_shows_devices(
     model: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`model.summary()` prints the column, to the screen or to `print_fn`."""
@@ -89,9 +89,7 @@ def events(folder: Path) -> dict[str, list[tuple[int, str, bytes]]]:
     return found
 
 
-def test_callback_writes_diagram_audit_memory_and_time(
-    model: Any, tmp_path: Path
-) -> None:
+def test_callback_writes_diagram_audit_and_time(model: Any, tmp_path: Path) -> None:
     """TensorBoard's plugins get pictures, texts and curves, and the audit is clean."""
     callback = sn.PlacementCallback(tmp_path)
 

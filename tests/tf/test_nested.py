@@ -10,7 +10,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.tf.placement.placed import placed_of
-from tests.tf.check import assert_near
+from tests.tf.check import assert_near, emitted
 
 pytestmark = pytest.mark.filterwarnings("ignore:(?s).*destroy the mask:UserWarning")
 
@@ -125,12 +125,10 @@ def test_placed_equals_plain_opened_or_whole(
 def test_opened_calls_run_as_segments(cluster: sn.Cluster, plain: list[Any]) -> None:
     """Recomputation reaches into an opened model."""
     keras.utils.set_random_seed(0)
-    model = nested()
     pins = {"stem": "gpu:0", "stem@2": "gpu:0", "head": "gpu:1"}
-    plan = sn.plan(model, cluster, batch=4, pins=pins, time_limit=0.1)
-    placed = sn.emit(model, plan, recompute=True)
+    placed = emitted(nested(), cluster, {"recompute": True}, batch=4, pins=pins)
 
-    part_of = placed_of(placed).part_of
+    plan, part_of = sn.plan_of(placed), placed_of(placed).part_of
     found = [
         {part_of[key] for key in one.segment.keys}
         for one in placed_of(placed).runners

@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from splitnet.tf.internals import tf_api
 from splitnet.tf.placement.device_function import (
     ancestors,
     function_of,
@@ -17,10 +18,11 @@ from splitnet.tf.placement.device_function import (
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import assert_near, emitted, numbers
 
+X, Y = numbers(6, count=8), numbers(1, count=8, seed=1)
 
-def pair(model: Any, cluster: sn.Cluster, **pins: str) -> tuple[Any, Any]:
-    """A Keras model placed, and its plain copy, which runs eagerly; compiled."""
-    placed = emitted(model, cluster, batch=4, pins=pins)
+
+def compile_both(placed: Any) -> tuple[Any, Any]:
+    """A placed model and its plain copy, which runs eagerly; compiled alike."""
     plain = sn.unplace(placed)
     for one in (placed, plain):
         sgd = keras.optimizers.SGD(0.05, momentum=0.9)
@@ -28,22 +30,24 @@ def pair(model: Any, cluster: sn.Cluster, **pins: str) -> tuple[Any, Any]:
     return placed, plain
 
 
-def fit(models: Any, x: Any, y: Any, batch_size: int = 4) -> None:
+def pair(model: Any, cluster: sn.Cluster, **pins: str) -> tuple[Any, Any]:
+    """A Keras model placed, and its plain copy."""
+    return compile_both(emitted(model, cluster, batch=4, pins=pins))
+
+
+def fit(models: Any, x: Any = X, batch_size: int = 4) -> None:
     """Train models alike; they have the same variables afterwards."""
     for one in models:
-        one.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0)
+        keras.utils.set_random_seed(1)
+        one.fit(x, Y, batch_size=batch_size, shuffle=False, verbose=0)
     ours, theirs = ([v.value for v in one.variables] for one in models)
     assert_near(ours, theirs)
 
 
-def data(width: int = 6, count: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs, and a target for each."""
-    return numbers(width, count=count), numbers(1, count=count, seed=1)
-
-
 def chain(*body: Any, width: int = 6) -> Any:
-    """A Keras model of layers one after the other."""
-    return keras.Sequential([keras.Input((width,)), *body])
+    """A Keras model of layers one after the other, and a head."""
+    head = layers.Dense(1, name="head")
+    return keras.Sequential([keras.Input((width,)), *body, head])
 
 
 def calls(model: Any, device: str = "") -> tuple[list[Any], list[Any]]:
@@ -55,11 +59,8 @@ def calls(model: Any, device: str = "") -> tuple[list[Any], list[Any]]:
     return tuple([op for op, b in zip(found, back) if b == wanted] for wanted in (0, 1))
 
 
-def test_two_calls_of_one_layer_with_state_do_not_wait_for_each_other(
-    cluster: sn.Cluster,
-) -> None:
+def test_two_calls_of_one_layer_with_state_do_not_wait(cluster: sn.Cluster) -> None:
     """A shared seed or moving average orders small updates only, and is exact."""
-    keras.utils.set_random_seed(1)
     a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
     shared = [layers.Dense(5, "tanh", name="dense")]
     shared.append(layers.Dropout(0.5, seed=3, name="drop"))
@@ -73,8 +74,7 @@ def test_two_calls_of_one_layer_with_state_do_not_wait_for_each_other(
     pins = {layer.name: "gpu:0" for layer in shared}
     pins |= {f"{layer.name}@2": "gpu:1" for layer in shared}
     models = pair(model, cluster, **pins, head="cpu:0")
-    x, y = data()
-    fit(models, [x, numbers(6, count=8, seed=2)], y)
+    fit(models, [X, numbers(6, count=8, seed=2)])
 
     first, second = (calls(models[0], at)[0][0] for at in ("CPU:1", "CPU:2"))
     assert first not in ancestors([second])
@@ -89,7 +89,7 @@ def test_gradients_run_where_the_forward_call_ran(cluster: sn.Cluster) -> None:
     model = keras.Model(ids, layers.Dense(1, name="head")(twice))
     pins = {"rows": "gpu:0", "flat": "gpu:1", "twice": "gpu:2", "head": "cpu:0"}
     models = pair(model, cluster, **pins)
-    fit(models, np.random.default_rng(0).integers(0, 7, (8, 3)), data()[1])
+    fit(models, np.random.default_rng(0).integers(0, 7, (8, 3)))
 
     for device in ("CPU:0", "CPU:1", "CPU:2", "CPU:3"):
         assert [len(found) for found in calls(models[0], device)] == [1, 1]
@@ -109,9 +109,8 @@ def change(model: Any, how: str) -> None:
 
 def test_no_trace_is_stale_after_a_change(cluster: sn.Cluster) -> None:
     """What plain Keras sees after compile() is seen by parts as well."""
-    keras.utils.set_random_seed(1)
     body = [layers.Dense(5, "relu", name="dense")]
-    body += [layers.Dropout(0.5, seed=2, name="drop"), layers.Dense(1, name="head")]
+    body.append(layers.Dropout(0.5, seed=2, name="drop"))
     pins = {"dense": "gpu:0", "drop": "gpu:0", "head": "gpu:1"}
     placed, plain = pair(chain(*body), cluster, **pins)
     for how in ("nothing", "rate", "trainable", "lora", "dtype"):
@@ -121,7 +120,7 @@ def test_no_trace_is_stale_after_a_change(cluster: sn.Cluster) -> None:
             # Half precision is rounded at other places eagerly.
             eager = one is plain and how != "dtype"
             one.compile(keras.optimizers.SGD(0.05), "mse", run_eagerly=eager)
-        fit((placed, plain), *data())
+        fit((placed, plain))
 
 
 class KeepsScores(layers.Layer):
@@ -130,19 +129,15 @@ class KeepsScores(layers.Layer):
     scores: Any = None
 
     def call(self, inputs: Any) -> Any:
-        """Twice the input."""
         self.scores = keras.ops.tanh(inputs)
         return inputs + self.scores
 
 
-def test_a_tensor_that_a_layer_keeps_can_be_read_in_the_step(
-    cluster: sn.Cluster,
-) -> None:
+def test_a_tensor_that_a_layer_keeps_is_read_in_a_step(cluster: sn.Cluster) -> None:
     """A step of one's own adds what a layer keeps to the loss: as in plain Keras."""
-    keras.utils.set_random_seed(1)
     body = layers.Dense(4, name="dense"), KeepsScores(name="keeps")
     pins = {"dense": "gpu:0", "keeps": "gpu:0", "head": "gpu:1"}
-    models = pair(chain(*body, layers.Dense(1, name="head")), cluster, **pins)
+    models = pair(chain(*body), cluster, **pins)
 
     def gradients(one: Any) -> Any:
         @tf.function
@@ -153,21 +148,19 @@ def test_a_tensor_that_a_layer_keeps_can_be_read_in_the_step(
                     loss += tf.reduce_mean(one.get_layer("keeps").scores ** 2)
                 return tape.gradient(loss, [v.value for v in one.trainable_variables])
 
-        return step(tf.constant(data()[0]))
+        return step(tf.constant(X))
 
     assert_near(*map(gradients, models))
 
 
-def test_a_part_that_leaves_its_device_and_comes_back_is_cut(
-    cluster: sn.Cluster,
-) -> None:
+def test_a_part_that_comes_back_is_cut(cluster: sn.Cluster) -> None:
     """A function starts where something arrives, and ends where something leaves."""
     x = keras.Input((4,), name="x")
     a = layers.Dense(4, name="a")(x)
     away = layers.Dense(4, name="away")(a)
     back = layers.Add(name="back")([layers.Dense(4, name="b")(a), away])
     model = keras.Model(x, layers.Dense(1, name="head")(back))
-    placed, _ = pair(model, cluster, away="gpu:1", **{"*": "gpu:0"})
+    placed = emitted(model, cluster, batch=4, pins={"away": "gpu:1", "*": "gpu:0"})
 
     runs = [runner.segment.nodes for runner in placed_of(placed).runners]
     found = [[node.operation.name for node in nodes] for nodes in runs]
@@ -184,34 +177,28 @@ def test_a_long_part_runs_as_several_functions(cluster: sn.Cluster) -> None:
 
     assert [len(run.nodes) for run in runs] == [9, 9, 9, 10]
     assert all(len(run.reads) == len(run.gives) == 1 for run in runs)
-    losses = [[one.train_on_batch(*data()) for _ in "12"] for one in models]
+    losses = [[one.train_on_batch(X, Y) for _ in "12"] for one in models]
     assert_near(*losses)
 
 
 def test_weights_of_another_device_are_read_once_a_step(cluster: sn.Cluster) -> None:
     """A shared layer's weights cross once for all micro-batches, which recompute."""
-    keras.utils.set_random_seed(1)
     net = sn.Net("shared")
     x = net.input("x", (6,))
     dense = layers.Dense(6, "tanh", name="dense")
     here = net.branch("here", x, dense, on="gpu:0")
     there = net.branch("there", here, dense, on="gpu:1")
     net.output(net.branch("head", there, layers.Dense(1, name="out"), on="gpu:1"))
-    plan = sn.plan(net, cluster, batch=8)
-    placed = sn.emit(net, plan, microbatches=4, recompute=True)
-    plain = sn.unplace(placed)
-    for one in (placed, plain):
-        one.compile("sgd", "mse", run_eagerly=one is plain)
-    fit((placed, plain), *data(), batch_size=8)
+    way = {"microbatches": 4, "recompute": True}
+    models = compile_both(emitted(net, cluster, way, batch=8))
+    fit(models, batch_size=8)
 
-    audit = sn.audit(placed, None, data()).check()
+    audit = sn.audit(models[0], None, (X, Y)).check()
     assert audit.moved["gpu:0", "gpu:1", "weights"][1] == 4 * (6 * 6 + 6)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_micro_batches_are_called_in_their_order(
-    schedule: str, cluster: sn.Cluster
-) -> None:
+def test_micro_batches_run_in_order(schedule: str, cluster: sn.Cluster) -> None:
     """Each function is traced once. A stage of two passes one piece after the other.
 
     With 1f1b the third begins when the first has come back to the first stage.
@@ -220,11 +207,9 @@ def test_micro_batches_are_called_in_their_order(
     body = [layers.Dense(5, "tanh") for _ in range(20)]
     a = net.branch("a", net.input("x", (6,)), body, on="gpu:0")
     net.output(net.branch("b", a, layers.Dense(1), on="gpu:1"))
-    placed = sn.emit(
-        net, sn.plan(net, cluster, batch=6), microbatches=3, schedule=schedule
-    )
-    placed.compile("sgd", "mse")
-    placed.fit(*data(count=6), batch_size=6, verbose=0)
+    way = {"microbatches": 3, "schedule": schedule}
+    placed = emitted(net, cluster, way, ("sgd", "mse"), batch=6)
+    placed.fit(X[:6], Y[:6], batch_size=6, verbose=0)
 
     window = 2 if schedule == "1f1b" else 3
     forward, backward = calls(placed, "CPU:1")
@@ -242,16 +227,14 @@ def test_micro_batches_are_called_in_their_order(
 
 def test_a_placed_model_runs_inside_a_dataset(cluster: sn.Cluster) -> None:
     """`dataset.map` of a placed model gives the outputs of the plain one."""
-    body = layers.Dense(5, "relu", name="dense"), layers.Dense(1, name="head")
-    models = pair(chain(*body), cluster, dense="gpu:0", head="gpu:1")
-    rows = tf.data.Dataset.from_tensor_slices(data()[0]).batch(4)
+    dense = layers.Dense(5, "relu", name="dense")
+    models = pair(chain(dense), cluster, dense="gpu:0", head="gpu:1")
+    rows = tf.data.Dataset.from_tensor_slices(X).batch(4)
 
     assert_near(*(list(rows.map(one)) for one in models))
 
 
-def test_sums_of_gradients_meet_where_their_tensor_was_made(
-    cluster: sn.Cluster,
-) -> None:
+def test_gradients_are_summed_where_their_tensor_was_made(cluster: sn.Cluster) -> None:
     """An addition hands its gradient on without an op that would say where it is."""
     first = keras.Input((5, 16))
     found = layers.Dense(16, name="enter")(first)
@@ -262,8 +245,7 @@ def test_sums_of_gradients_meet_where_their_tensor_was_made(
     model = keras.Model(first, layers.Dense(2, name="head")(found))
     names = [call.part for call in sn.read(model, batch=13).calls][1:]
     pins = {name: f"gpu:{at}" for name, at in zip(names, map(int, "02012001012"))}
-    placed = emitted(model, cluster, batch=13, pins=pins)
-    placed.compile("adam", "mse")
+    placed = emitted(model, cluster, compiled=("adam", "mse"), batch=13, pins=pins)
 
     audit = sn.audit(placed, None, (numbers(5, 16), numbers(5, 2))).check()
     sent = {key: moved for key, moved in audit.moved.items() if key[2] == "gradient"}
@@ -282,13 +264,68 @@ def test_uneven_batches_are_traced_as_often_as_by_keras(cluster: sn.Cluster) -> 
             return super().call(inputs)
 
     model = chain(Counted(1))
+    x, y = numbers(6, count=1000), numbers(1, count=1000)
     counts = []
-    for one in (model, sn.emit(model, sn.plan(model, cluster, batch=32))):
+    for one in (model, emitted(model, cluster, batch=32)):
         one.compile("sgd", "mse")
         traced.clear()
-        one.fit(*data(count=1000), batch_size=32, epochs=3, verbose=0)
-        one.predict(data(count=50)[0], batch_size=25, verbose=0)
+        one.fit(x, y, batch_size=32, epochs=3, verbose=0)
+        one.predict(x[:50], batch_size=25, verbose=0)
         counts.append(sum(traced))
 
     plain, placed = counts
     assert 0 < placed <= plain + 1
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_frozen_weights_cost_no_gradient(own: bool, cluster: sn.Cluster) -> None:
+    """In Keras' training step; a step of one's own may ask for it."""
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(4, trainable=False), layers.Dense(4)]
+    )
+    placed = emitted(model, cluster, compiled=("sgd", "mse"), batch=8)
+    frozen = placed.layers[-2].kernel.value
+
+    @tf.function
+    def step(x: Any) -> Any:
+        if not own:
+            return placed.train_step((x, x))
+        with sn.placement_scope(placed):
+            with tf.GradientTape() as tape:
+                tape.watch(frozen)
+                loss = tf.reduce_sum(placed(x, training=True))
+            return tape.gradient(loss, frozen)
+
+    graph = step.get_concrete_function(tf.zeros((8, 4))).graph
+    backward = {
+        function_of(op)
+        for op in graph.get_operations()
+        if "__backward_" in function_of(op)
+    }
+    nodes = [node for name in backward for node in tf_api.function_nodes(name)]
+    products = [node for node in nodes if node.op == "MatMul"]
+    assert len(products) == (3 if own else 1)
+
+
+def test_gradients_of_gradients_are_as_in_plain_keras(cluster: sn.Cluster) -> None:
+    """A penalty on the gradient of the input, as in a WGAN."""
+    keras.utils.set_random_seed(0)
+    body = [layers.Dense(8, activation="tanh"), layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,)), *body])
+    placed = emitted(model, cluster, batch=8)
+    x = tf.constant(np.random.default_rng(0).normal(size=(8, 4)), tf.float32)
+
+    def penalty(one: Any) -> Any:
+        @tf.function
+        def step(x: Any) -> Any:
+            with sn.placement_scope(one):
+                with tf.GradientTape() as outer:
+                    with tf.GradientTape() as inner:
+                        inner.watch(x)
+                        made = one(x, training=True)
+                    loss = tf.reduce_sum(tf.square(inner.gradient(made, x)))
+                return outer.gradient(loss, one.trainable_variables[:1])
+
+        return step(x)[0]
+
+    np.testing.assert_allclose(penalty(placed), penalty(model), rtol=1e-5, atol=1e-7)

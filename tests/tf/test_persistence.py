@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import BATCH, Case, assert_near, numbers
+from tests.tf.check import BATCH, Case, assert_near, emitted, numbers
 
 STRANGER = """
 import sys
@@ -30,17 +30,14 @@ model.fit(x, np.zeros((13, 2), "float32"), verbose=0)
 
 
 @pytest.fixture(scope="module")
-def case(cluster: sn.Cluster) -> Case:
+def case() -> Case:
     """Two branches with weights, state and chance, and a merge."""
     net = sn.Net("kept")
     a, b = net.input("a", (5, 3)), net.input("b", (4,))
     body = [layers.Conv1D(4, 5, name="read"), layers.Flatten(name="flat")]
     read = net.branch("read", a, body, on="gpu:0")
-    norm = [
-        layers.Dense(4, name="see"),
-        layers.BatchNormalization(name="norm"),
-        layers.Dropout(0.3, name="drop"),
-    ]
+    norm = [layers.Dense(4, name="see"), layers.BatchNormalization(name="norm")]
+    norm.append(layers.Dropout(0.3, name="drop"))
     seen = net.branch("seen", b, norm, on="gpu:1")
     both = net.merge("both", [read, seen], layers.Concatenate(name="both"))
     net.output(net.branch("head", both, layers.Dense(2, name="head"), on="gpu:2"))
@@ -56,10 +53,8 @@ def fit(model: Any, case: Case) -> float:
 @pytest.fixture(scope="module")
 def trained(case: Case, cluster: sn.Cluster) -> Any:
     """A placed model after an epoch; tests leave its weights as they are."""
-    model = sn.emit(
-        case.source, sn.plan(case.source, cluster, batch=BATCH, time_limit=0.1)
-    )
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    compiled = keras.optimizers.SGD(0.1, momentum=0.9), "mse"
+    model = emitted(case.source, cluster, compiled=compiled)
     fit(model, case)
     return model
 
@@ -72,19 +67,18 @@ def saved(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_saved_model_names_no_device(saved: Path) -> None:
-    """No member of the file says where anything ran, or who placed it."""
+def test_saved_model_loads_without_splitnet_on_one_cpu(
+    saved: Path, trained: Any, case: Case, tmp_path: Path
+) -> None:
+    """Another program, one CPU, no splitnet: same predictions, and training goes on.
+
+    No member of the file says where anything ran, or who placed it.
+    """
     with zipfile.ZipFile(saved) as file:
         texts = [file.read(name) for name in file.namelist()]
 
     for word in (b"/device:", b"CPU:1", b"gpu:0", b"splitnet", b"sn-k"):
         assert not any(word in text for text in texts), word
-
-
-def test_saved_model_loads_without_splitnet_on_one_cpu(
-    saved: Path, trained: Any, case: Case, tmp_path: Path
-) -> None:
-    """Another program, one CPU, no splitnet: same predictions, and training goes on."""
     paths = [tmp_path / name for name in ("a.npy", "b.npy", "out.npy")]
     for path, data in zip(paths, case.x):
         np.save(path, data)

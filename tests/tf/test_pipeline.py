@@ -1,6 +1,5 @@
 """Micro-batches, recomputation and compiled parts: the same training, another way."""
 
-import functools
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ import splitnet as sn
 from splitnet.core.timeline import Execution
 from splitnet.tf.internals.tf_api import watch_graphs
 from splitnet.tf.placement.placed import placed_of
+from tests.tf import check
 from tests.tf.check import Case, assert_near, assert_same, classes, numbers
 from tests.tf.zoo.ways import chain
 
@@ -21,25 +21,15 @@ X, Y = numbers(8), classes(4)
 LOSS = "sparse_categorical_crossentropy"
 
 
-@functools.cache
-def planned() -> tuple[sn.Net, sn.Plan]:
-    """The chain of three stages and its plan."""
-    net = chain().source
-    box = sn.local_cluster(stand_in_gpus=3)
-    return net, sn.plan(net, box, batch=12, time_limit=0.1)
+def emitted(cluster: sn.Cluster, **way: Any) -> Any:
+    """The chain of three stages, placed and compiled."""
+    return check.emitted(chain().source, cluster, way, ("sgd", LOSS), batch=12)
 
 
-def emitted(**way: Any) -> Any:
-    """The chain, placed and compiled."""
-    placed = sn.emit(*planned(), **way)
-    placed.compile("sgd", LOSS)
-    return placed
-
-
-def test_a_plan_says_how_it_runs() -> None:
+def test_a_plan_says_how_it_runs(cluster: sn.Cluster) -> None:
     """What `emit` is told is in the model's plan, and needs not be told again."""
-    net, plan = planned()
-    told = sn.emit(net, plan, microbatches=3, schedule="1f1b", recompute=True)
+    told = emitted(cluster, microbatches=3, schedule="1f1b", recompute=True)
+    net = chain().source
     again = sn.emit(net, sn.plan_of(told))
 
     assert sn.plan_of(told).execution == sn.plan_of(again).execution
@@ -51,9 +41,9 @@ def test_a_plan_says_how_it_runs() -> None:
     )
 
 
-def test_micro_batches_train_eagerly_and_in_a_function_of_ones_own() -> None:
+def test_micro_batches_train_eagerly_and_in_functions(cluster: sn.Cluster) -> None:
     """Eagerly they are NumPy's arrays; a `tf.function` does not convert the loop."""
-    placed = emitted(microbatches=3)
+    placed = emitted(cluster, microbatches=3)
     plain = sn.unplace(placed)
     tf.function(placed.train_step)((tf.constant(X[:10]), tf.constant(Y[:10])))
     plain.train_on_batch(X[:10], Y[:10])
@@ -64,9 +54,9 @@ def test_micro_batches_train_eagerly_and_in_a_function_of_ones_own() -> None:
     assert_near(placed.get_weights(), plain.get_weights())
 
 
-def test_gradients_are_summed_as_they_come() -> None:
+def test_gradients_are_summed_as_they_come(cluster: sn.Cluster) -> None:
     """By one function for each backward call but the first; there is no AddN of all."""
-    placed = emitted(microbatches=6)
+    placed = emitted(cluster, microbatches=6)
     with watch_graphs() as found:
         placed.fit(X[:12], Y[:12], batch_size=12, verbose=0)
 
@@ -77,11 +67,11 @@ def test_gradients_are_summed_as_they_come() -> None:
     assert len(sums) == 5 * 3
 
 
-def test_recompute_runs_the_forward_pass_again_where_it_must() -> None:
+def test_recompute_runs_the_forward_pass_twice(cluster: sn.Cluster) -> None:
     """It is not folded away; "auto" computes nothing twice where there is room."""
     once, twice, auto = (
         sum(row.ops for row in sn.audit(model, None, (X[:12], Y[:12])).check().rows)
-        for model in (emitted(recompute=r) for r in (False, True, "auto"))
+        for model in (emitted(cluster, recompute=r) for r in (False, True, "auto"))
     )
 
     assert twice > once + 5
@@ -110,19 +100,20 @@ class Outside(layers.Layer):
     """Doubles in Python, which no compiler sees."""
 
     def call(self, x: Any) -> Any:
-        """Twice x."""
         made = tf.numpy_function(lambda one: 2 * one, [x], x.dtype)
         return keras.ops.reshape(made, keras.ops.shape(x)) + x
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """As the input's."""
         return input_shape
 
 
 def test_parts_that_cannot_be_compiled_run_as_they_are(cluster: sn.Cluster) -> None:
-    """A loop, and a layer of somebody's own, which is tried; a warning says why."""
+    """A loop, and a layer of somebody's own, which is tried; a warning says why.
+
+    The stages that can be are called for each of two pieces.
+    """
     body = [layers.Dense(12), Outside(), layers.Reshape((3, 4)), layers.LSTM(12)]
-    case = replace(chain(body, xla=True), audited=False)
+    case = replace(chain(body, xla=True, microbatches=2), audited=False)
 
     with pytest.warns(UserWarning, match="xla: 'b' runs as it is: XLA ") as warned:
         assert_same(case, cluster)
@@ -134,16 +125,16 @@ def test_parts_that_cannot_be_compiled_run_as_they_are(cluster: sn.Cluster) -> N
 
 def test_what_micro_batches_change_is_warned_of(cluster: sn.Cluster) -> None:
     """BatchNormalization of a piece, and a masked loss: a mean over what is left."""
+    way = {"microbatches": 2}
     net = chain([layers.BatchNormalization(name="norm")]).source
     with pytest.warns(UserWarning, match="by itself and moves the averages of norm,"):
-        sn.emit(net, sn.plan(net, cluster, batch=12), microbatches=2)
+        check.emitted(net, cluster, way, batch=12)
 
     words = sn.Net("words")
     x = words.input("x", (5,), "int32")
     read = words.branch("read", x, layers.Embedding(9, 4, mask_zero=True), on="gpu:0")
     words.output(words.branch("tag", read, layers.Dense(3, name="tag"), on="gpu:1"))
-    model = sn.emit(words, sn.plan(words, cluster, batch=12), microbatches=2)
-    model.compile("sgd", "mse")
+    model = check.emitted(words, cluster, way, ("sgd", "mse"), batch=12)
     with pytest.warns(UserWarning, match="the mask of tag reaches the loss"):
         model.train_on_batch(np.ones((4, 5), "int32"), np.ones((4, 5, 3)))
 
@@ -163,10 +154,12 @@ def test_what_micro_batches_change_is_warned_of(cluster: sn.Cluster) -> None:
     ],
     ids=str,
 )
-def test_nonsense_is_refused_with_the_reason(way: dict[str, Any], words: str) -> None:
+def test_nonsense_is_refused_with_the_reason(
+    way: dict[str, Any], words: str, cluster: sn.Cluster
+) -> None:
     """Each option names what it may be."""
     with pytest.raises(sn.DeclarationError, match=words):
-        emitted(**way)
+        emitted(cluster, **way)
 
 
 @keras.saving.register_keras_serializable("test_pipeline")
@@ -174,7 +167,6 @@ class Own(keras.Model):
     """A model with a training step of its own."""
 
     def train_step(self, data: Any) -> Any:
-        """As Keras'."""
         return super().train_step(data)
 
 
@@ -191,6 +183,6 @@ def test_models_that_cannot_be_cut_are_refused(cluster: sn.Cluster) -> None:
             sn.emit(model, plan, microbatches=2)
 
     with pytest.raises(sn.DeclarationError, match="reduction='sum'"):
-        emitted(microbatches=2).compile(
+        emitted(cluster, microbatches=2).compile(
             "sgd", keras.losses.MeanSquaredError(reduction="sum")
         )

@@ -4,10 +4,9 @@ from typing import Any
 
 import keras
 import pytest
-from keras import layers, ops
+from keras import layers
 
 import splitnet as sn
-from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.match import planned_sites
 from splitnet.tf.reading.net import trace_of
 from splitnet.tf.reading.source import blueprint_of
@@ -174,18 +173,6 @@ def test_read_prices_open_sizes_and_says_so(caplog: pytest.LogCaptureFixture) ->
     assert "'photo' (None, None, None, 3) as (None, 224, 224, 3)" in caplog.text
     sites = planned_sites(blueprint_of(build(None)), plan)
     assert sites[1].node.outputs[0].shape == (None, None, None, 4)
-
-
-def test_is_sparse_knows_what_makes_sparse_tensors() -> None:
-    """Inputs, layers and functions of them; no product with a number, as Keras does."""
-    x, sparse = keras.Input((8,)), keras.Input((8,), sparse=True)
-    coded = layers.CategoryEncoding(10, "count", sparse=True)(keras.Input((4,)))
-    scaled = ops.abs(ops.multiply(x, 2.0))
-    assert scaled.sparse
-
-    found = [sparse, ops.abs(ops.multiply(sparse, 2.0)), coded]
-    assert all(map(is_sparse, found))
-    assert not any(map(is_sparse, [scaled, x / 255.0, layers.Dense(3)(sparse)]))
 
 
 def test_a_model_with_inputs_by_name_has_a_largest_batch() -> None:

@@ -9,7 +9,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import numbers
+from tests.tf.check import emitted, numbers
 
 
 class Interrupt(keras.callbacks.Callback):
@@ -21,13 +21,11 @@ class Interrupt(keras.callbacks.Callback):
         self.now = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Count epochs, and raise before one."""
         self.now = epoch
         if epoch == self.epoch and self.number is None:
             raise RuntimeError("interrupted")
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Send the signal."""
         if (self.now, batch) == (self.epoch, 1) and self.number is not None:
             signal.raise_signal(self.number)
 
@@ -42,8 +40,7 @@ def trained(cluster: sn.Cluster, *callbacks: Any) -> list[float]:
         for name, device in (("left", "gpu:0"), ("right", "gpu:1"))
     ]
     net.output(net.merge("sum", sides, layers.Add()))
-    model = sn.emit(net, sn.plan(net, cluster, batch=16))
-    model.compile("adam", "mse")
+    model = emitted(net, cluster, compiled=("adam", "mse"), batch=16)
     options = {"batch_size": 16, "epochs": 4, "shuffle": False, "verbose": 0}
     done = model.fit(
         numbers(8, count=48), numbers(8, count=48), callbacks=[*callbacks], **options

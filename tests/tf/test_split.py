@@ -8,7 +8,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import numbers
+from tests.tf.check import emitted, numbers
 
 THREE = ["gpu:0", "gpu:1", "gpu:2"]
 
@@ -27,14 +27,11 @@ def declared(layer: Any, shape: tuple[int, ...], dtype: str = "float32") -> sn.N
 
 def split(net: sn.Net, cluster: sn.Cluster) -> Any:
     """A placed and compiled model."""
-    model = sn.emit(net, sn.plan(net, cluster, batch=4, time_limit=0.1))
-    model.compile(keras.optimizers.Adam(0.01), "mse")
-    return model
+    compiled = keras.optimizers.Adam(0.01), "mse"
+    return emitted(net, cluster, compiled=compiled, batch=4)
 
 
-def test_each_device_holds_its_part_of_weights_slots_and_updates(
-    cluster: sn.Cluster,
-) -> None:
+def test_each_device_holds_its_slice_slots_and_updates(cluster: sn.Cluster) -> None:
     """The audit sees variables, slots and updates of each slice at home."""
     cut = split(declared(layers.Embedding(20, 7), (3,), "int32"), cluster)
     x = np.random.default_rng(0).integers(0, 20, (4, 3))
@@ -60,7 +57,6 @@ def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
     x, y = numbers(5, 6, count=9), numbers(2, count=9)
 
     def losses(model: Any) -> list[float]:
-        """Of two epochs with an incomplete last batch."""
         fitted = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
         return list(fitted.history["loss"])
 
@@ -92,37 +88,28 @@ def test_a_split_of_a_trained_layer_begins_with_its_values(cluster: sn.Cluster) 
     np.testing.assert_allclose(model(x), head(trained(x)), atol=1e-6)
 
 
+def dense(*args: Any, **options: Any) -> Any:
+    """A Dense layer of nine units, made when it is called."""
+    return lambda: layers.Dense(9, *args, **options)
+
+
+ORTHOGONAL = "orthogonal_regularizer"
+NORM = keras.constraints.UnitNorm(-1)
+
+
 @pytest.mark.parametrize(
     ("make", "rank", "words"),
     [
         (lambda: layers.LSTM(9), 1, "cannot be cut along its outputs"),
-        (
-            lambda: layers.MultiHeadAttention(2, 4),
-            2,
-            "has 2 heads, which cannot be cut over 3 devices",
-        ),
-        (
-            lambda: layers.Dense(9, kernel_regularizer="orthogonal_regularizer"),
-            1,
-            "OrthogonalRegularizer of 'kernel' looks along axis 1",
-        ),
-        (
-            lambda: layers.Dense(9, kernel_constraint=keras.constraints.UnitNorm(-1)),
-            1,
-            "UnitNorm of 'kernel' looks along axis 1",
-        ),
+        (lambda: layers.MultiHeadAttention(2, 4), 2, "2 heads, which cannot be"),
+        (dense(kernel_regularizer=ORTHOGONAL), 1, "Regularizer of 'kernel' looks"),
+        (dense(kernel_constraint=NORM), 1, "UnitNorm of 'kernel' looks along axis 1"),
         (lambda: layers.Conv2D(6, 3, groups=2), 3, "has groups"),
         (lambda: layers.EinsumDense("abc,cb->ab", 6), 2, "no axis of the output"),
-        (lambda: layers.Dense(9, layers.PReLU()), 1, "an activation with weights"),
-        (lambda: layers.Dense(9, dtype="int8_from_float32"), 1, "is quantized, which"),
-        (
-            lambda: layers.Dense(9, activity_regularizer="l2"),
-            1,
-            "has an activity_regularizer",
-        ),
+        (lambda: dense(layers.PReLU())(), 1, "an activation with weights"),
+        (dense(dtype="int8_from_float32"), 1, "is quantized, which"),
+        (dense(activity_regularizer="l2"), 1, "has an activity_regularizer"),
     ],
-    ids=["lstm", "heads", "regularizer", "constraint", "groups"]
-    + ["einsum", "activation", "int8", "activity"],
 )
 def test_layers_that_cannot_be_split_say_why(make: Any, rank: int, words: str) -> None:
     """The reason, and what could be done."""
@@ -142,38 +129,31 @@ def test_attention_without_its_inputs_says_what_it_reads(kind: str) -> None:
         sn.read(net)
 
 
-def _inside(layer: Any) -> Any:
+def inside(layer: Any) -> Any:
+    """A model of the layer."""
     x = keras.Input((6,))
     return keras.Model(x, layer(x))
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda net, x, layer: net.branch("other", x, layer),
-        lambda net, x, layer: net.branch("other", x, [layers.Dense(6), layer]),
-        lambda net, x, layer: net.branch("other", x, _inside(layer)),
-        lambda net, x, layer: net.split("other", x, layer, on=["gpu:1", "gpu:2"]),
-    ],
-    ids=["layer", "list", "model", "split"],
-)
-def test_a_layer_that_is_cut_cannot_be_shared_as_well(other: Any) -> None:
+@pytest.mark.parametrize("wrap", [lambda la: [layers.Dense(6), la], inside, None])
+def test_a_layer_that_is_cut_cannot_be_shared_as_well(wrap: Any) -> None:
     """Its weights would be two sets, though the declaration says one."""
     net = sn.Net("shared")
     x = net.input("x", (6,))
     layer = layers.Dense(6, name="low")
-    cut = net.split("cut", x, layer, on=["gpu:0", "gpu:1"])
-    net.output(net.merge("sum", [cut, other(net, x, layer)], layers.Add()))
+    cut = net.split("cut", x, layer, on=THREE[:2])
+    if wrap:
+        other = net.branch("other", x, wrap(layer))
+    else:
+        other = net.split("other", x, layer, on=THREE[1:])
+    net.output(net.merge("sum", [cut, other], layers.Add()))
 
-    with pytest.raises(
-        sn.DeclarationError, match="'other': layer 'low' is in split 'cut' as well"
-    ):
+    words = "'other': layer 'low' is in split 'cut' as well"
+    with pytest.raises(sn.DeclarationError, match=words):
         sn.read(net)
 
 
-def test_an_optimizer_that_looks_at_whole_matrices_is_warned_of(
-    cluster: sn.Cluster,
-) -> None:
+def test_an_optimizer_of_whole_matrices_is_warned_of(cluster: sn.Cluster) -> None:
     """The norm of a slice is not that of the layer."""
     model = split(declared(layers.Dense(9, name="low"), (6,)), cluster)
 

@@ -13,10 +13,8 @@ from splitnet.core.graph import Towers
 from splitnet.core.replication import collapse
 from splitnet.simulator.batch import scaled_graph
 from splitnet.tf.parallel.data_parallel import towers_of
-from tests.tf.check import numbers
-from tests.tf.zoo.ways import FOUR, towered
-
-HALVES = {"dense*": "gpu:1", "*": "gpu:0"}
+from tests.tf.check import emitted, numbers
+from tests.tf.zoo.ways import FOUR, TWO, towered
 
 
 @pytest.fixture
@@ -27,15 +25,9 @@ def double_precision() -> Iterator[None]:
     keras.config.set_dtype_policy("float32")
 
 
-def both(net: sn.Net, cluster: sn.Cluster) -> tuple[Any, Any]:
-    """A placed model and its plain copy, compiled alike."""
-    keras.utils.set_random_seed(7)
-    placed = sn.emit(net, sn.plan(net, cluster, batch=8))
-    plain = sn.unplace(placed)
-    for model in (placed, plain):
-        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-        model.compile(optimizer, "mse", run_eagerly=model is plain)
-    return placed, plain
+def sgd() -> Any:
+    """With momentum."""
+    return keras.optimizers.SGD(0.1, momentum=0.9)
 
 
 def difference(one: Any, other: Any) -> float:
@@ -44,21 +36,33 @@ def difference(one: Any, other: Any) -> float:
     return max(float(np.abs(a - b).max()) for a, b in pairs)
 
 
-def test_per_tower_batch_norm_updates_its_averages_once_by_the_mean(
-    cluster: sn.Cluster,
-) -> None:
-    """The moving mean is that of the whole batch; empty towers do not count."""
-    placed, plain = both(towered([layers.BatchNormalization()], (4,)), cluster)
+@keras.saving.register_keras_serializable("test_towers")
+class Renamed(layers.BatchNormalization):
+    """A BatchNormalization under another name."""
+
+
+@pytest.mark.parametrize("kind", ["per_tower", "synchronised"])
+def test_moments_of_batch_norm(kind: str, cluster: sn.Cluster) -> None:
+    """Moving means are those of the whole batch; empty towers do not count.
+
+    Moments of a synchronised BatchNormalization, of any class, are sent as planned.
+    """
+    net = towered([Renamed(), layers.Dense(8)], (4,), batch_norm=kind)
+    placed = emitted(net, cluster, compiled=(sgd(), "mse"), batch=8)
+    plain = sn.unplace(placed)
+    plain.compile(sgd(), "mse", run_eagerly=True)
     x, y = 3 + numbers(4, count=9), numbers(3, count=9)
-
     for size in (8, 7, 2):
-        placed.train_on_batch(x[:size], y[:size])
-        plain.train_on_batch(x[:size], y[:size])
+        for one in (placed, plain):
+            one.train_on_batch(x[:size], y[:size])
 
-    def moving_mean(model: Any) -> Any:
-        return model.get_layer(index=1).moving_mean.numpy()
-
-    np.testing.assert_allclose(moving_mean(placed), moving_mean(plain), atol=1e-6)
+    means = [one.get_layer(index=1).moving_mean.numpy() for one in (placed, plain)]
+    np.testing.assert_allclose(*means, atol=1e-6)
+    if kind == "synchronised":
+        assert difference(placed, plain) < 1e-5
+        audit = sn.audit(placed, None, (x[:8], y[:8])).check()
+        planned = [c for c in audit.plan.graph.calls if c.name.endswith("/moments")]
+        assert len(planned) == len(FOUR) + 1
 
 
 def test_dropout_draws_anew_in_every_tower(cluster: sn.Cluster) -> None:
@@ -66,7 +70,7 @@ def test_dropout_draws_anew_in_every_tower(cluster: sn.Cluster) -> None:
     net = sn.Net("drop")
     x = net.input("x", (64,))
     net.output(net.towers("drop", x, layers.Dropout(0.5, seed=3), on=FOUR))
-    model = sn.emit(net, sn.plan(net, cluster, batch=4))
+    model = emitted(net, cluster, batch=4)
 
     made = np.asarray(model(np.ones((4, 64), "float32"), training=True))
 
@@ -77,49 +81,33 @@ def test_dropout_draws_anew_in_every_tower(cluster: sn.Cluster) -> None:
 def test_broadcast_inputs_reach_every_tower_whole(
     cluster: sn.Cluster, microbatches: int
 ) -> None:
-    """A table that is no batch is split neither by towers nor by micro-batches."""
+    """A table that is no batch is split neither by towers nor by micro-batches.
+
+    Its bytes do not depend on the batch, nor in the whole model of towers.
+    """
     net = sn.Net("table")
     x, table = net.input("x", (4,)), net.input("table", (4,))
     weigh = layers.Dense(4, use_bias=False, kernel_initializer="identity")
-    made = net.towers(
-        "look",
-        [table, x],
-        lambda table, x: keras.ops.matmul(weigh(x), keras.ops.transpose(table)),
-        on=["gpu:0", "gpu:1"],
-        broadcast=table,
-    )
-    net.output(made)
-    plan = sn.plan(net, cluster, batch=5)
-    model = sn.emit(net, plan, microbatches=microbatches)
-    model.compile("sgd", "mse")
+
+    def body(table: Any, x: Any) -> Any:
+        return keras.ops.matmul(weigh(x), keras.ops.transpose(table))
+
+    net.output(net.towers("look", [table, x], body, on=TWO, broadcast=table))
+    way, compiled = {"microbatches": microbatches}, ("sgd", "mse")
+    model = emitted(net, cluster, way, compiled)
     one, other = numbers(4, count=5), numbers(4, seed=1, count=3)
 
-    np.testing.assert_allclose(
-        np.asarray(model([one, other])), one @ other.T, atol=1e-6
-    )
+    np.testing.assert_allclose(model([one, other]), one @ other.T, atol=1e-6)
     loss = model.train_on_batch([one, other], np.zeros((5, 3), "float32"))
     assert loss == pytest.approx(np.square(one @ other.T).mean(), rel=1e-5)
-
-
-def test_bytes_of_broadcast_inputs_do_not_depend_on_the_batch() -> None:
-    """Not those of a micro-batch, and not in the whole model of towers."""
-    net = sn.Net("table")
-    x, table = net.input("x", (4,)), net.input("table", (4,))
-    made = net.towers(
-        "look", [x, table], layers.Add(), on=["gpu:0", "gpu:1"], broadcast=table
-    )
-    net.output(made)
     graph = sn.read(net, batch=8)
-
-    def sent(graph: Any) -> list[int]:
-        return sorted({t.bytes for t in graph.tensors if t.source == "table"})
-
-    assert sent(scaled_graph(graph, 2)) == sent(graph) == sent(collapse(graph)) == [128]
+    graphs = graph, scaled_graph(graph, 2), collapse(graph)
+    sent = [{t.bytes for t in g.tensors if t.source == "table"} for g in graphs]
+    assert sent == [{128}] * 3
 
 
 def branched() -> Any:
-    """A Keras model with two branches and BatchNormalization."""
-    keras.utils.set_random_seed(5)
+    """A Keras model with two branches."""
     x = keras.Input((6,), name="x")
     left = layers.Dense(4, activation="relu")(x)
     right = layers.Dense(4, activation="tanh")(x)
@@ -133,6 +121,7 @@ def test_data_parallel_trains_and_restores_as_the_model_it_copies(
 
     The saved file is a plain model: three towers, two, or none go on alike.
     """
+    keras.utils.set_random_seed(5)
     model = branched()
     before = model.get_weights()
     three = sn.data_parallel(model, cluster, batch=8)
@@ -171,25 +160,6 @@ def test_moving_averages_of_wide_towers_are_states(cluster: sn.Cluster) -> None:
     sn.audit(placed, None, (np.ones((6, 5, 6)), np.ones((6, 1)))).check()
 
 
-@keras.saving.register_keras_serializable("test_towers")
-class Renamed(layers.BatchNormalization):
-    """A BatchNormalization under another name."""
-
-
-def test_moments_of_a_subclass_are_planned(cluster: sn.Cluster) -> None:
-    """Those of a synchronised BatchNormalization of any class are sent as planned."""
-    body = [Renamed(), layers.Dense(64), Renamed()]
-    placed, plain = both(towered(body, (4,), batch_norm="synchronised"), cluster)
-    x, y = numbers(4, count=8), numbers(3, count=8)
-
-    for one in (placed, plain):
-        one.train_on_batch(x, y)
-    assert difference(placed, plain) < 1e-5
-    audit = sn.audit(placed, None, (x, y)).check()
-    planned = [one for one in audit.plan.graph.calls if one.name.endswith("/moments")]
-    assert len(planned) == 2 * (len(FOUR) + 1)
-
-
 def test_data_parallel_joins_outputs_where_data_come_in() -> None:
     """Among workers' processors, the join is on this program's own."""
     names = ("worker:0/cpu:0", "worker:1/cpu:0")
@@ -207,9 +177,9 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(
     """Slices are whole layers again, and neither pins nor micro-batches go over."""
     net = sn.Net("cut")
     x = net.input("x", (6,), dtype="float64")
-    wide = net.split("wide", x, layers.Dense(9, "tanh"), on=["gpu:0", "gpu:1"])
+    wide = net.split("wide", x, layers.Dense(9, "tanh"), on=TWO)
     net.output(net.branch("head", wide, layers.Dense(3), on="gpu:2"))
-    cut = sn.emit(net, sn.plan(net, cluster, batch=8), microbatches=2)
+    cut = emitted(net, cluster, {"microbatches": 2}, batch=8)
     plain, towers = sn.unplace(cut), sn.data_parallel(cut, cluster, batch=8)
     x, y = (numbers(count, count=11).astype("float64") for count in (6, 3))
     for model in (plain, towers):
@@ -242,8 +212,7 @@ def stages() -> Any:
     twice = layers.Dense(6, "tanh")
     inner = keras.Sequential([keras.Input((6,)), layers.Dense(6, "relu"), twice])
     x = keras.Input((6,), name="x")
-    y = layers.Add()([x, inner(x)])
-    y = layers.LayerNormalization()(layers.Flatten()(y))
+    y = layers.LayerNormalization()(layers.Add()([x, inner(x)]))
     return keras.Model(x, layers.Dense(3)(twice(y)), name="stages")
 
 
@@ -263,16 +232,14 @@ def test_towers_of_a_placed_model_keep_its_placement(
     double_precision: None,
 ) -> None:
     """Each tower is over two devices, and exact where some have no sample."""
-    keras.utils.set_random_seed(3)
-    source = make()
-    plan = sn.plan(source, cluster, batch=8, pins=pins)
-    placed = sn.emit(source, plan, microbatches=microbatches)
-    plain = sn.unplace(placed)
+    way = {"microbatches": microbatches}
+    placed = emitted(make(), cluster, way, batch=8, pins=pins)
+    plan, plain = sn.plan_of(placed), sn.unplace(placed)
     towers = sn.data_parallel(placed, cluster, devices=FOUR, batch=8)
     mine = sn.plan_of(towers)
     x, y = (numbers(count, count=11).astype("float64") for count in (6, 3))
     for model in (towers, plain):
-        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        model.compile(sgd(), "mse")
         for size in (8, 1):
             model.fit(x, y, batch_size=size, shuffle=False, verbose=0)
 
@@ -287,14 +254,14 @@ def test_towers_of_a_placed_model_keep_its_placement(
 
 
 def bad(net: sn.Net) -> Any:
-    """One device, an unknown policy, and one device twice."""
+    """One device, an unknown policy, one device twice, a policy of what is nested."""
     x = net.input("x", (4,))
     one = net.towers("one", x, layers.Dense(2), on=["gpu:0"], batch_norm="all")
     return net.split("two", one, layers.Dense(4), on=["gpu:0", "gpu:1", "gpu:0"])
 
 
 def mean(net: sn.Net) -> Any:
-    """An output without a batch, and an input that is sparse."""
+    """An output without a batch, an input that is sparse, and one that is none."""
     x = net.input("x", (4,))
     net.output(net.towers("mean", x, lambda t: keras.ops.mean(t, axis=0), on=FOUR))
     words = net.input("words", (4,), "int32")
@@ -304,22 +271,15 @@ def mean(net: sn.Net) -> Any:
 
 def nested(net: sn.Net) -> Any:
     """A policy that could not be kept inside of a nested model."""
-    x = net.input("x", (4,))
     body = keras.Sequential([keras.Input((4,)), layers.BatchNormalization()])
+    x = net.input("x", (4,))
     return net.towers("t", x, body, on=FOUR, batch_norm="synchronised")
 
 
 @pytest.mark.parametrize(
     ("declare", "words"),
     [
-        (
-            bad,
-            [
-                "two or more devices",
-                "'per_tower', 'synchronised'",
-                "slice, each once",
-            ],
-        ),
+        (bad, ["two or more devices", "'per_tower', 'synchronised'", "each once"]),
         (mean, ["first axis is not the batch", "reads a sparse tensor"]),
         (nested, ["list its layers"]),
     ],
@@ -338,7 +298,7 @@ def test_data_parallel_says_what_it_needs(cluster: sn.Cluster) -> None:
     """Too few devices, a fixed batch and a stranger's input are named."""
     fixed = keras.Input(batch_shape=(8, 4), name="fixed")
     still = keras.Model(fixed, layers.Dense(2)(fixed))
-    placed = sn.emit(branched(), sn.plan(branched(), cluster, pins=HALVES))
+    placed = emitted(branched(), cluster, pins={"dense*": "gpu:1", "*": "gpu:0"})
     faults: list[tuple[str, dict[str, Any]]] = [
         ("needs two or more devices", {"devices": ["gpu:0"]}),
         (r"has 0 \(none\)", {"devices": 0}),

@@ -4,6 +4,7 @@
 one is built by hand from the very layers that were declared.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,13 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import Case, assert_same, assert_same_to_rounding
+from tests.tf.check import assert_same, in_float64
 from tests.tf.zoo import MODELS, NETS, ZOO, two_branches
 
 pytestmark = pytest.mark.slow
+
+# Plain Keras, compiled or run eagerly, differs from itself by more in float32.
+DOUBLE = {"split_words", "towers_synchronised"}
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -26,17 +30,15 @@ def test_placed_equals_plain(name: str, cluster: sn.Cluster) -> None:
     Every call of a model that nobody declared is sent to another stand-in than the call
     before it, so that whatever can be cut is cut.
     """
-
-    def build() -> Case:
+    double = name in DOUBLE
+    with in_float64() if double else contextlib.nullcontext():
         case = ZOO[name]()
-        if name not in MODELS or case.pins:
-            return case
-        calls = sn.read(case.source, batch=case.sizes[0]).calls
-        free = [c.part for c in calls if not c.cpu_only and c.kind != "InputLayer"]
-        turns = {part: f"gpu:{i % 3}" for i, part in enumerate(free)}
-        return replace(case, pins=lambda part: turns.get(part.name))
-
-    placed, audit = assert_same_to_rounding(build, cluster)
+        if name in MODELS and not case.pins:
+            calls = sn.read(case.source, batch=case.sizes[0]).calls
+            free = [c.part for c in calls if not c.cpu_only and c.kind != "InputLayer"]
+            turns = {part: f"gpu:{i % 3}" for i, part in enumerate(free)}
+            case = replace(case, pins=lambda part: turns.get(part.name))
+        placed, audit = assert_same(case, cluster, 1e-10 if double else 1e-6)
 
     if name in NETS:
         assert_moved_as_planned(audit)
@@ -54,41 +56,36 @@ def assert_moved_as_planned(audit: sn.Audit) -> None:
             assert planned - masks <= actual <= planned, (source, target)
 
 
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "adamw_everything": lambda: keras.optimizers.AdamW(
-        0.01,
-        weight_decay=0.1,
-        clipnorm=0.5,
-        use_ema=True,
-        ema_momentum=0.9,
-        ema_overwrite_frequency=2,
-        gradient_accumulation_steps=2,
-    ),
-    "global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.1),
-    "schedule": lambda: keras.optimizers.RMSprop(
-        keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), centered=True
-    ),
-    "adafactor": lambda: keras.optimizers.Adafactor(0.05),
-    "lamb": lambda: keras.optimizers.Lamb(0.01),
-}
+def everything() -> Any:
+    """Decay, clipping, averages that overwrite, accumulation."""
+    averages = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 2}
+    options = {"weight_decay": 0.1, "clipnorm": 0.5, "gradient_accumulation_steps": 2}
+    return keras.optimizers.AdamW(0.01, **options, **averages)
 
 
 def two_in_one() -> Any:
-    """An optimizer for kernels and another for the rest."""
+    """An optimizer for kernels and another for the rest; not in every Keras."""
+    if not hasattr(keras.optimizers, "MultiOptimizer"):
+        return everything()
     sgd, adam = keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.Adam()
     return keras.optimizers.MultiOptimizer(
         lambda variable: adam if "kernel" in variable.path else sgd
     )
 
 
-if hasattr(keras.optimizers, "MultiOptimizer"):  # not in every supported Keras
-    OPTIMIZERS["two_in_one"] = two_in_one
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adamw_everything": everything,
+    "global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.1),
+    "schedule": lambda: keras.optimizers.RMSprop(
+        keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), centered=True
+    ),
+    "lamb": lambda: keras.optimizers.Lamb(0.01),
+    "two_in_one": two_in_one,
+}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_placed_equals_plain_with_every_optimizer(
-    name: str, cluster: sn.Cluster
-) -> None:
+def test_placed_equals_plain_with_optimizers(name: str, cluster: sn.Cluster) -> None:
     """Slots, averages, clipping, decay and accumulation change nothing and stay put.
 
     The gradient of `silu`, which is a function of its own, runs at its branch.

@@ -43,7 +43,6 @@ class OwnState(layers.Layer):
         self.mean = keras.metrics.Mean(name="seen")
 
     def build(self, shape: Any) -> None:
-        """One matrix, and two functions."""
         self.w = self.add_weight(shape=(shape[-1], 3), name="w")
         self.f = tf.function(lambda x: tf.tanh(x @ self.w))
         doubled = tf.function(lambda x: x @ self.w * 2.0)
@@ -51,11 +50,9 @@ class OwnState(layers.Layer):
 
     @tf.function
     def half(self, x: Any) -> Any:
-        """Half of what the weight gives."""
         return x @ self.w / 2.0
 
     def call(self, x: Any) -> Any:
-        """By all of them; notes the mean of what it reads."""
         self.mean.update_state(x)
         return self.f(x) + self.half(x) + self.more[0](x)
 
@@ -181,11 +178,9 @@ class FromValue(layers.Layer):
     """Makes its variable from a value instead of an initializer."""
 
     def build(self, shape: Any) -> None:
-        """One number."""
         self.scale = keras.Variable(np.float32(3.0), name="scale")
 
     def call(self, x: Any) -> Any:
-        """The input, scaled."""
         return x * self.scale
 
 

@@ -1,10 +1,8 @@
 """Costs of calls: traces against figures of the literature."""
 
 import logging
-import random
 import runpy
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,13 @@ from keras import layers, ops
 import splitnet as sn
 from splitnet.tf.internals.keras_api import has_value, producer, without_values
 from splitnet.tf.reading import call_cost
-from splitnet.tf.reading.call_cost import Scaled, cost_of, size_of
+from splitnet.tf.reading.call_cost import cost_of, size_of
 from splitnet.tf.reading.traced import Size, Work, trace
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "flops.py"
 FLOPS = runpy.run_path(str(BENCHMARK))
 ROW, STEPS, IMAGE = (4, 10), (4, 12, 24), (4, 12, 12, 16)
-VIDEO, VOLUME = (4, 3, 8, 8, 4), (2, 6, 6, 6, 4)
+VIDEO = (4, 3, 8, 8, 4)
 Body = Callable[..., Any]
 
 
@@ -49,11 +47,14 @@ def test_a_model_has_its_published_flops() -> None:
     assert cost.matrix_flops / 2e6 == pytest.approx(rows[0][2], rel=0.02)
 
 
-def transformer(x: Any) -> Any:
-    """A block of BERT-base, as one call."""
-    y = layers.MultiHeadAttention(12, 64)(x, x)
-    y = layers.Dense(768)(layers.Dense(3072, "gelu")(layers.Add()([x, y])))
-    return keras.Model(x, y)(x)
+def cells() -> Body:
+    """A recurrence of two cells."""
+    return layers.RNN([layers.LSTMCell(16), layers.GRUCell(8)])
+
+
+def frames() -> Body:
+    """A convolution of each frame."""
+    return layers.TimeDistributed(layers.Conv2D(8, 3))
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,8 @@ def transformer(x: Any) -> Any:
     [
         # 2 * positions * elements of the kernel, which has channels / groups
         (lambda: layers.Dense(8, "gelu"), STEPS, 2 * 48 * 24 * 8, 1),
-        (
-            lambda: layers.EinsumDense("abc,cde->abde", (None, 3, 8)),
-            STEPS,
-            2 * 48 * 24 * 24,
-            1,
-        ),
+        (lambda: layers.EinsumDense("abc,cde->abde", (None, 3, 8)), STEPS, 55296, 1),
         (lambda: layers.Conv2D(8, 3, 2, groups=4), IMAGE, 2 * 100 * 9 * 4 * 8, 1),
-        (lambda: layers.Conv3D(8, 3), VOLUME, 2 * 2 * 64 * 27 * 4 * 8, 1),
         (lambda: layers.Conv2DTranspose(8, 3, 2), IMAGE, 2 * 4 * 144 * 9 * 16 * 8, 1),
         # depthwise, then pointwise
         (lambda: layers.SeparableConv2D(8, 3), IMAGE, 8 * 100 * (9 * 16 + 16 * 8), 1),
@@ -76,26 +71,9 @@ def transformer(x: Any) -> Any:
         (lambda: layers.LSTM(16), STEPS, 4 * 2 * 12 * 4 * 16 * (24 + 16), 12),
         (lambda: layers.GRU(16), STEPS, 4 * 2 * 12 * 3 * 16 * (24 + 16), 12),
         (lambda: layers.Bidirectional(layers.LSTM(16)), STEPS, 64 * 12 * 16 * 40, 24),
-        (
-            lambda: layers.RNN([layers.LSTMCell(16), layers.GRUCell(8)]),
-            STEPS,
-            4 * 2 * 12 * (4 * 16 * 40 + 3 * 8 * 24),
-            24,
-        ),
+        (cells, STEPS, 4 * 2 * 12 * (4 * 16 * 40 + 3 * 8 * 24), 24),
         (lambda: layers.ConvLSTM2D(5, 3), VIDEO, 24 * 36 * 4 * 5 * 9 * (4 + 5), 3),
-        (
-            lambda: layers.TimeDistributed(layers.Conv2D(8, 3)),
-            VIDEO,
-            4 * 3 * 2 * 36 * 36 * 8,
-            1,
-        ),
-        # for 128 tokens; without biases and softmax
-        (
-            lambda: transformer,
-            (1, 128, 768),
-            2 * 128 * (4 * 768 * 768 + 2 * 768 * 3072 + 2 * 128 * 768),
-            1,
-        ),
+        (frames, VIDEO, 4 * 3 * 2 * 36 * 36 * 8, 1),
     ],
 )
 def test_traces_count_by_the_formulas_of_the_literature(
@@ -116,7 +94,6 @@ class Doubled(layers.Dense):
         self.mean = keras.metrics.Mean()
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Note the mean, multiply, and multiply the same input again."""
         self.mean.update_state(inputs)
         return super().call(inputs) + super().call(inputs * 2.0)
 
@@ -129,7 +106,6 @@ class Pair(layers.Layer):
         self.two = tf.constant(2.0)
 
     def call(self, both: list[Any], scale: Any = None) -> Any:
-        """Multiply the two, batched, and scale."""
         return ops.matmul(both[0], both[1]) * scale * self.two
 
 
@@ -137,7 +113,6 @@ class Closed(layers.Dense):
     """Cannot be traced."""
 
     def call(self, inputs: Any) -> Any:
-        """Refuse every tensor."""
         raise TypeError("only by hand")
 
 
@@ -256,27 +231,6 @@ def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(
     assert few < 20 < 40 < len(traced) - few
 
 
-@pytest.mark.parametrize(
-    "cost",
-    [
-        lambda a, b: Work(other_flops=2.0 * a, moved_bytes=4.0 * (a + b)),
-        lambda a, b: Work(matrix_flops=7.0),
-        lambda a, b: Work(inner_bytes=(a + 1) // 2),
-        lambda a, b: Work(matrix_flops=2.0 * a * b, moved_bytes=4.0 * a),
-        lambda a, b: Work(workspace_bytes=max(0, 100 - a)),
-    ],
-)
-def test_cost_of_a_size_is_that_of_its_trace(cost: Callable[[int, int], Work]) -> None:
-    """Linear or not, sizes in any order, and twice."""
-    for seed in range(20):
-        draw = random.Random(seed)
-        scaled = Scaled()
-        for _ in range(30):
-            a, b = draw.randint(1, 99), draw.randint(1, 99)
-            found = scaled.cost((Size((a,)), Size((b,))), partial(cost, a, b))
-            assert found == cost(a, b)
-
-
 def test_strings_stay_on_the_cpu() -> None:
     """What touches strings, and tables of them, has no kernel elsewhere."""
     words = keras.Input((3,), dtype="string")
@@ -317,15 +271,7 @@ def attention(x: Any) -> Any:
     return layers.Dropout(0.1)(x + layers.Dense(24)(wide))
 
 
-def recurrence(x: Any) -> Any:
-    """A recurrence and a gate."""
-    x = layers.GRU(24, return_sequences=True)(x)
-    return layers.Multiply()([x, layers.Dense(24, activation="sigmoid")(x)])
-
-
-@pytest.mark.parametrize(
-    ("body", "shape"), [(convolutions, IMAGE), (attention, STEPS), (recurrence, STEPS)]
-)
+@pytest.mark.parametrize(("body", "shape"), [(convolutions, IMAGE), (attention, STEPS)])
 def test_a_model_costs_the_sum_of_its_calls(body: Body, shape: tuple[int, ...]) -> None:
     """FLOPs and what is kept, read one by one or as one."""
     entry = keras.Input(shape[1:])
@@ -346,7 +292,7 @@ def test_a_model_costs_the_sum_of_its_calls(body: Body, shape: tuple[int, ...]) 
 def test_a_kept_tensor_counts_once() -> None:
     """To its maker if that reads it again; a view has the memory of its input."""
 
-    def kept_in(body: Body, shape: tuple[int, ...], batch: int) -> Sequence[int]:
+    def kept_in(body: Body, shape: tuple[int, ...], batch: int) -> list[int]:
         x = keras.Input(shape)
         graph = sn.read(keras.Model(x, body(x)), batch)
         kept.append([tensor.kept for tensor in graph.tensors])

@@ -100,11 +100,9 @@ class WithTable(layers.Layer):
     """Its configuration has keys that JSON has not, and that have no order."""
 
     def call(self, x: Any) -> Any:
-        """Twice the input."""
         return 2 * x
 
     def get_config(self) -> dict[str, Any]:
-        """With the table."""
         return super().get_config() | {"table": {(0, 1): 2, "a": 3}}
 
 

@@ -93,6 +93,7 @@ def limits(machine: Machine) -> dict[int, list[int]]:
     }
 
 
+CUT = [4096] * 2
 HALF = 40 * 1024 - 640  # of a card, in MiB, with room for the CUDA context
 
 
@@ -101,17 +102,8 @@ HALF = 40 * 1024 - 640  # of a card, in MiB, with room for the CUDA context
     [
         ({"visible": "1", "memory_limit": "4 GiB"}, {1: [4096]}, 1),
         ({"memory_limit": "4 GiB"}, {0: [4096], 1: [4096]}, 2),
-        (
-            {"memory_limit": "4 GiB", "logical_gpus": 2},
-            {0: [4096] * 2, 1: [4096] * 2},
-            4,
-        ),
-        ({"memory_fraction": 0.5}, {0: [HALF], 1: [HALF]}, 2),
-        (
-            {"visible": [0], "memory_fraction": 0.5, "logical_gpus": 2},
-            {0: [HALF // 2] * 2},
-            2,
-        ),
+        ({"memory_limit": "4 GiB", "logical_gpus": 2}, {0: CUT, 1: CUT}, 4),
+        ({"visible": [0], "memory_fraction": 0.5}, {0: [HALF]}, 1),
     ],
 )
 def test_memory_limits_are_each_gpus(
@@ -132,13 +124,6 @@ def test_memory_limits_are_each_gpus(
     assert [d.name for d in found] == [f"gpu:{i}" for i in range(gpus)]
     sizes = [size * 2**20 for each in expected.values() for size in each]
     assert [d.memory_bytes for d in found] == sizes
-
-
-def test_memory_growth_is_set_on_all_gpus_alike(machine: Machine) -> None:
-    """TensorFlow refuses growth on some GPUs only, so it is never set on some only."""
-    config.configure(memory_growth=True)
-
-    assert machine.growth == dict.fromkeys(machine.gpus, True)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +169,14 @@ def test_two_jobs_of_one_half_share_a_card(
     assert os.environ["SPLITNET_MEMORY_FRACTION"] == "0.5"  # for child processes
 
 
-def test_settings_of_gpus_too_late_are_named_each(
-    machine: Machine,
-) -> None:
-    """After the start every setting that differs is listed, for every GPU."""
+def test_settings_of_gpus_too_late_are_named_each(machine: Machine) -> None:
+    """After the start every setting that differs is listed, for every GPU.
+
+    TensorFlow refuses growth on some GPUs only, so it is never set on some only.
+    """
+    config.configure(memory_growth=True)
+    assert machine.growth == dict.fromkeys(machine.gpus, True)
+    machine.growth.clear()
     machine.started = True
 
     with pytest.raises(ConfigError) as caught:
@@ -202,7 +191,8 @@ def test_local_cluster_describes_gpus(
 ) -> None:
     """Names, targets, the preset of the model, and the memory that is free.
 
-    Once TensorFlow has taken the memory, it still counts as the plan's.
+    Once TensorFlow has taken the memory, it still counts as the plan's. Details tell
+    what a plan need not know: model, capability, use and links.
     """
     cluster = runtime.local_cluster()
 
@@ -210,6 +200,11 @@ def test_local_cluster_describes_gpus(
     assert cluster["gpu:1"].target == "/device:GPU:1"
     assert cluster["gpu:0"].memory_bytes == 60 * GIB
     assert cluster["gpu:0"].flops_per_second == 78e12
+    known = card(1, busy=0.25, used_by=((42, GIB),), links=(1,))
+    monkeypatch.setattr(runtime, "cards", lambda: [known, card(0)])
+    details = runtime.details_of(cluster)
+    assert details["gpu:1"] == replace(known, capability="8.0")
+    assert details["cpu:0"].memory_bytes > 0
     monkeypatch.setattr(runtime, "started", lambda: True)
     monkeypatch.setattr(runtime, "cards", lambda: [card(0, free_bytes=0), card(1)])
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 60 * GIB
@@ -218,34 +213,19 @@ def test_local_cluster_describes_gpus(
 def test_local_cluster_without_a_driver_uses_the_presets(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A known model has a known size; an unknown one is a plain GPU."""
+    """A known model has a known size; an unknown one is a plain GPU.
+
+    Where GPUs are hidden, none is left, and a stand-in goes by the name of one.
+    """
     monkeypatch.setattr(runtime, "cards", list)
 
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 80 * 10**9
     machine.details = {"device_name": "Tesla K80"}
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 16 * GIB
-
-
-def test_force_cpu_and_stand_ins_hide_real_gpus(machine: Machine) -> None:
-    """None is left; a stand-in goes by the name of a GPU."""
     config.force_cpu()
     assert machine.visible == []
     assert [d.name for d in runtime.local_cluster()] == ["cpu:0"]
-
     machine.visible = list(machine.gpus)
     cluster = runtime.local_cluster(stand_in_gpus=2)
     assert machine.visible == []
     assert [d.stand_in for d in cluster] == [True, True, False]
-
-
-def test_details_tell_what_a_plan_need_not_know(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Model, capability, use and links, for `splitnet devices`."""
-    known = card(1, busy=0.25, used_by=((42, GIB),), links=(1,))
-    monkeypatch.setattr(runtime, "cards", lambda: [known, card(0)])
-
-    details = runtime.details_of(runtime.local_cluster())
-
-    assert details["gpu:1"] == replace(known, capability="8.0")
-    assert details["cpu:0"].memory_bytes > 0

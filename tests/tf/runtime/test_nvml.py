@@ -17,27 +17,26 @@ class NVMLError(Exception):
 
 def driver(count: int, **queries: Any) -> ModuleType:
     """A pynvml with so many cards; `queries` replace what it answers."""
-    module = ModuleType("pynvml")
+    process = SimpleNamespace(pid=7, usedGpuMemory=GIB)
     answers = {
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: count,
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}abc",
-        "nvmlDeviceGetName": lambda handle: f"card {handle}",
-        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(
-            total=80 * GIB, free=(60 - handle) * GIB
+        "Init": lambda: None,
+        "Shutdown": lambda: None,
+        "DeviceGetCount": lambda: count,
+        "DeviceGetHandleByIndex": lambda index: index,
+        "DeviceGetUUID": lambda card: f"GPU-{card}abc",
+        "DeviceGetName": lambda card: f"card {card}",
+        "DeviceGetMemoryInfo": lambda card: SimpleNamespace(
+            total=80 * GIB, free=(60 - card) * GIB
         ),
-        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=25),
-        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
-            SimpleNamespace(pid=7, usedGpuMemory=GIB)
-        ],
-        "nvmlDeviceGetP2PStatus": lambda handle, other, what: 0,
-        "NVML_P2P_CAPS_INDEX_READ": 0,
-        "NVMLError": NVMLError,
+        "DeviceGetUtilizationRates": lambda card: SimpleNamespace(gpu=25),
+        "DeviceGetComputeRunningProcesses": lambda card: [process],
+        "DeviceGetP2PStatus": lambda card, other, what: 0,
     }
-    for name, answer in (answers | queries).items():
-        setattr(module, name, answer)
+    module = ModuleType("pynvml")
+    vars(module).update(
+        {f"nvml{name}": act for name, act in (answers | queries).items()}
+    )
+    vars(module).update(NVML_P2P_CAPS_INDEX_READ=0, NVMLError=NVMLError)
     return module
 
 
@@ -72,39 +71,23 @@ def test_cards_are_counted_as_cuda_does(
     assert [card.index for card in found] == list(range(len(models)))
 
 
-@pytest.mark.parametrize(
-    ("refused", "told"),
-    [
-        ((), (0.25, ((7, GIB),), (1,))),
-        (
-            ("UtilizationRates", "ComputeRunningProcesses", "P2PStatus"),
-            (None, (), ()),
-        ),
-    ],
-)
-def test_cards_tell_all_that_is_known(
-    refused: tuple[str, ...], told: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A query that a card refuses leaves that fact out, and nothing else."""
-    queries = {f"nvmlDeviceGet{name}": unknown for name in refused}
-    monkeypatch.setitem(sys.modules, "pynvml", driver(2, **queries))
+def test_cards_tell_all_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that a card refuses leaves that fact out, and nothing else.
+
+    Without a driver, or without nvidia-ml-py, there is nothing to tell.
+    """
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-    card, _ = cards()
-
-    assert (card.model, card.uuid, card.memory_bytes) == (
-        "card 0",
-        "GPU-0abc",
-        80 * GIB,
-    )
-    assert (card.busy, card.used_by, card.links) == told
-
-
-@pytest.mark.parametrize("module", [driver(2, nvmlInit=unknown), None])
-def test_no_driver_no_cards(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType | None
-) -> None:
-    """Without a driver, or without nvidia-ml-py, there is nothing to tell."""
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-
-    assert cards() == []
+    refused = ("UtilizationRates", "ComputeRunningProcesses", "P2PStatus")
+    for names, told in (
+        ((), (0.25, ((7, GIB),), (1,))),
+        (refused, (None, (), ())),
+    ):
+        queries = {f"DeviceGet{name}": unknown for name in names}
+        monkeypatch.setitem(sys.modules, "pynvml", driver(2, **queries))
+        card, _ = cards()
+        known = card.model, card.uuid, card.memory_bytes
+        assert known == ("card 0", "GPU-0abc", 80 * GIB)
+        assert (card.busy, card.used_by, card.links) == told
+    for module in (driver(2, Init=unknown), None):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        assert cards() == []

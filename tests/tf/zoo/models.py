@@ -14,8 +14,6 @@ from keras import layers, ops
 
 from tests.tf.check import Case
 
-__all__ = ["MODELS", "made_up"]
-
 ROWS = 4
 MODELS: dict[str, Callable[[], Case]] = {}
 
@@ -73,65 +71,9 @@ def _input(tensor: Any, batch: int, below: int) -> np.ndarray:
     return draw.standard_normal(shape).astype(kind)
 
 
-# --- sequences -----------------------------------------------------------------------
+# --- sequences and columns ------------------------------------------------------------
 
-WORDS, LENGTH, WIDTH = 13, 4, 8
-
-
-class Positions(layers.Layer):
-    """A learned vector for each place, added to what stands there; keeps masks."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.supports_masking = True
-
-    def build(self, shape: Any) -> None:
-        """One vector for each place of the given length."""
-        self.place = self.add_weight(shape=shape[1:], name="place")
-
-    def call(self, inputs: Any) -> Any:
-        """Add the vectors."""
-        return inputs + self.place
-
-
-def _block(x: Any, memory: Any = None, *, causal: bool = False) -> Any:
-    own = layers.MultiHeadAttention(2, WIDTH // 2, dropout=0.1)
-    x = layers.LayerNormalization()(x + own(x, x, use_causal_mask=causal))
-    if memory is not None:
-        cross = layers.MultiHeadAttention(2, WIDTH // 2)
-        x = layers.LayerNormalization()(x + cross(x, memory))
-    inner = layers.Dense(2 * WIDTH, activation="gelu")(x)
-    inner = layers.Dropout(0.1)(layers.Dense(WIDTH)(inner))
-    return layers.LayerNormalization()(x + inner)
-
-
-def _embedded(name: str) -> tuple[Any, Any]:
-    ids = keras.Input((LENGTH,), dtype="int32", name=name)
-    rows = layers.Embedding(WORDS, WIDTH, mask_zero=True)(ids)
-    return ids, Positions()(rows)
-
-
-@model
-def transformer_decoder() -> Any:
-    """Causal attention, and the embedding read again, transposed, as the output."""
-    ids = keras.Input((LENGTH,), dtype="int32")
-    table = layers.ReversibleEmbedding(WORDS, WIDTH)
-    x = Positions()(table(ids))
-    x = _block(x, causal=True)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    said, next_ = np.arange(2 * ROWS * LENGTH).reshape(2, ROWS, LENGTH) % WORDS
-    return given(keras.Model(ids, table(x, reverse=True)), said, next_, loss)
-
-
-@model
-def transformer_encoder_decoder() -> Any:
-    """Cross-attention into a masked memory; inputs by name."""
-    source, memory = _embedded("source")
-    target, x = _embedded("target")
-    memory = _block(memory)
-    x = _block(x, memory, causal=True)
-    made = layers.Dense(WORDS)(x)
-    return keras.Model({"source": source, "target": target}, {"next": made})
+WORDS, LENGTH = 13, 4
 
 
 @model
@@ -156,140 +98,40 @@ def stateful_recurrence() -> Any:
 
 
 @model
-def words_from_strings() -> Any:
-    """Strings to ids on the CPU, ids to a mask, and a convolution over both."""
-    vectorize = layers.TextVectorization(max_tokens=9, output_sequence_length=5)
-    vectorize.adapt(["red green blue", "green blue", "red"])
-    said = keras.Input((1,), dtype="string")
-    ids = vectorize(said)
-    known = keras.ops.cast(keras.ops.not_equal(ids, 1), "float32")
-    rows = layers.Embedding(9, 6)(ids) * keras.ops.expand_dims(known, -1)
-    mixed = layers.SeparableConv1D(7, 2, activation="relu")(rows)
-    made = layers.Dense(1, activation="sigmoid")(layers.GlobalMaxPooling1D()(mixed))
-    x = np.array([["red blue"], ["green"], ["blue red pink"], [""]], object)
-    return given(keras.Model(said, made), x, numbers(1) > 0)
-
-
-# --- columns, and what draws or adds losses ------------------------------------------
-
-
-@model
 def prepared_columns() -> Any:
-    """Six ways to prepare a column, by name, and two outputs by name."""
+    """Columns prepared in many ways, strings among them; all ends have names."""
     city = keras.Input((1,), name="city", dtype="string")
     age = keras.Input((1,), name="age")
-    visits = keras.Input((1,), name="visits", dtype="int64")
     look_up = layers.StringLookup(vocabulary=["ulm", "bonn"], output_mode="one_hot")
     scale = layers.Normalization(axis=-1)
     scale.adapt(np.array([[20.0], [40.0], [61.0]]))
     bins = layers.Discretization(bin_boundaries=[18.0, 40.0, 65.0])
-    counted = layers.IntegerLookup(vocabulary=[1, 2, 5], output_mode="multi_hot")
     columns = [
         look_up(city),
         scale(age),
         layers.CategoryEncoding(4, output_mode="one_hot")(bins(age)),
-        counted(visits),
         layers.Flatten()(layers.Embedding(8, 3)(layers.Hashing(8)(city))),
     ]
-    x = layers.Concatenate()(columns)
-    x = layers.Dense(8, activation="relu")(x)
+    x = layers.Dense(8, activation="relu")(layers.Concatenate()(columns))
     outputs = {
         "stays": layers.Dense(1, activation="sigmoid", name="stays")(x),
         "spends": layers.Dense(1, name="spends")(x),
     }
-    inputs = {"city": city, "age": age, "visits": visits}
     batch = {
         "city": np.array([["ulm"], ["bonn"], ["rom"], ["ulm"]], object),
         "age": np.array([[17.0], [33.0], [50.0], [80.0]], "float32"),
-        "visits": np.array([[1], [2], [3], [5]]),
     }
     y = {"stays": np.array([[0.0], [1], [1], [0]]), "spends": numbers(1)}
     loss = {"stays": "binary_crossentropy", "spends": "mae"}
-    return given(keras.Model(inputs, outputs), batch, y, loss)
+    return given(keras.Model({"city": city, "age": age}, outputs), batch, y, loss)
 
 
-class Sample(layers.Layer):
-    """A draw around a mean, and the loss that keeps the draw near to the normal."""
-
-    def __init__(self, seed: int | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.seed = seed
-        self.generator = keras.random.SeedGenerator(seed)
-
-    def call(self, mean: Any, log_variance: Any) -> Any:
-        """Draw, and add the divergence."""
-        ops = keras.ops
-        apart = 1 + log_variance - ops.square(mean) - ops.exp(log_variance)
-        self.add_loss(-0.5 * ops.mean(apart))
-        noise = keras.random.normal(ops.shape(mean), seed=self.generator)
-        return mean + ops.exp(0.5 * log_variance) * noise
-
-    def get_config(self) -> dict[str, Any]:
-        """With the seed."""
-        return super().get_config() | {"seed": self.seed}
-
-
-@model
-def variational_autoencoder() -> Any:
-    """Chance and a loss in the middle; two outputs that are not asked for again."""
-    x = keras.Input((12,))
-    hidden = layers.Dense(8, activation="tanh")(x)
-    mean, spread = layers.Dense(3, name="mean")(hidden), layers.Dense(3)(hidden)
-    code = Sample(seed=7)(mean, spread)
-    back = layers.Dense(12)(layers.Dense(8, activation="tanh")(code))
-    return keras.Model(x, [back, mean])
-
-
-# --- operations, control flow, nesting, sharing ---------------------------------------
-
-
-class Messages(layers.Layer):
-    """One round of messages along edges: gather at the source, sum at the target."""
-
-    def __init__(self, width: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.width = width
-        self.dense = layers.Dense(width)
-
-    def build(self, nodes_shape: Any, edges_shape: Any) -> None:
-        """The dense layer sees both ends of an edge."""
-        self.dense.build((None, 2 * nodes_shape[-1]))
-
-    def call(self, nodes: Any, edges: Any) -> Any:
-        """Nodes (n, w) and edges (e, 2) to nodes (n, width)."""
-        ends = [ops.take(nodes, edges[:, i], axis=0) for i in (0, 1)]
-        said = ops.relu(self.dense(ops.concatenate(ends, axis=-1)))
-        heard = ops.segment_sum(said, edges[:, 1], num_segments=ops.shape(nodes)[0])
-        return heard + nodes if nodes.shape[-1] == self.width else heard
-
-    def compute_output_shape(self, nodes_shape: Any, edges_shape: Any) -> Any:
-        """As many nodes as came."""
-        return (nodes_shape[0], self.width)
-
-    def get_config(self) -> dict[str, Any]:
-        """With the width."""
-        return super().get_config() | {"width": self.width}
-
-
-@model
-def graph_network() -> Any:
-    """Gather and scatter in a layer with two inputs, three times over."""
-    nodes = keras.Input((5,), name="nodes")
-    edges = keras.Input((2,), dtype="int32", name="edges")
-    x = layers.Dense(6)(nodes)
-    for _ in range(3):
-        x = Messages(6)(x, edges)
-    pairs = np.array([[0, 1], [1, 2], [2, 3], [3, 0]], "int32")
-    return given(
-        keras.Model([nodes, edges], layers.Dense(2)(x)),
-        [numbers(5), pairs],
-        numbers(2),
-    )
+# --- operations, control flow, sharing -----------------------------------------------
 
 
 @model
 def gathered_by_operations() -> Any:
-    """The same without a layer of its own: raw operations, integers and slices."""
+    """Gather and scatter without a layer of its own: operations, integers, slices."""
     rows = keras.Input((7, 4))
     which = keras.Input((3,), dtype="int32")
     taken = ops.take_along_axis(rows, ops.expand_dims(which, -1), axis=1)
@@ -305,11 +147,9 @@ class Loops(layers.Layer):
     """A loop while something holds, a scan, a choice and a map, in one layer."""
 
     def build(self, shape: Any) -> None:
-        """One matrix, read in every iteration."""
         self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), name="kernel")
 
     def call(self, inputs: Any) -> Any:
-        """Four kinds of control flow, one after the other."""
         _, x = ops.while_loop(
             lambda i, x: i < 3,
             lambda i, x: (i + 1, ops.tanh(x @ self.kernel)),
@@ -340,18 +180,15 @@ class Pair(layers.Layer):
         self.left, self.right = layers.Dense(5), layers.Dense(5)
 
     def build(self, a_shape: Any, b_shape: Any) -> None:
-        """A dense layer for each."""
         self.left.build(a_shape)
         self.right.build(b_shape)
 
     def call(self, a: Any, b: Any, scale: float = 1.0, training: bool = False) -> Any:
-        """A sum and a difference; the sum is scaled, more so in training."""
         left, right = self.left(a), self.right(b)
         factor = scale * (2.0 if training else 1.0)
         return {"sum": factor * (left + right), "apart": left - right}
 
     def compute_output_shape(self, a_shape: Any, b_shape: Any) -> Any:
-        """Both as wide as the dense layers."""
         return {"sum": (*a_shape[:-1], 5), "apart": (*a_shape[:-1], 5)}
 
 
@@ -367,23 +204,6 @@ def layers_with_several_inputs() -> Any:
     return keras.Model({"a": a, "b": b}, {"made": made, "first": first["sum"]})
 
 
-@model
-def nested_models() -> Any:
-    """Models in models in models, one of them shared, with dicts between them."""
-    x = keras.Input((4,))
-    inner = keras.Model(
-        x, {"up": layers.Dense(6, activation="relu")(x), "same": x * 2.0}
-    )
-    middle_in = keras.Input((4,))
-    parts = inner(middle_in)
-    joined = layers.Concatenate()([parts["up"], parts["same"]])
-    middle = keras.Model(middle_in, layers.BatchNormalization()(joined))
-    tail = keras.Sequential([layers.Dense(4), layers.Dropout(0.2, seed=2)])
-    a, b = keras.Input((4,)), keras.Input((4,))
-    left, right = tail(middle(a)), middle(tail(b @ ops.ones((4, 10))))
-    return keras.Model([a, b], [left, right])
-
-
 class Noise(layers.Layer):
     """Noise from a generator that others may draw from too."""
 
@@ -392,7 +212,6 @@ class Noise(layers.Layer):
         self.generator = generator
 
     def call(self, inputs: Any) -> Any:
-        """Add a draw."""
         drawn = keras.random.normal(ops.shape(inputs), seed=self.generator)
         return inputs + 0.1 * drawn
 
@@ -403,7 +222,6 @@ class Noise(layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        """A generator is made anew."""
         made = keras.saving.deserialize_keras_object(config.pop("generator"))
         return cls(made, **config)
 
@@ -464,13 +282,10 @@ class Centred(layers.Layer):
     """Takes off a mean that each call in training moves first."""
 
     def build(self, shape: Any) -> None:
-        """Make the mean."""
-        self.mean = self.add_weight(
-            shape=(shape[-1],), initializer="zeros", trainable=False
-        )
+        options = {"initializer": "zeros", "trainable": False}
+        self.mean = self.add_weight(shape=(shape[-1],), **options)
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """Assign, and read what was assigned."""
         if training:
             self.mean.assign(0.9 * self.mean + 0.1 * ops.mean(x, 0))
         return x - self.mean

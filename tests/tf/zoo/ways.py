@@ -1,7 +1,6 @@
 """Towers, pipelines, recomputation, compiled parts and split layers, and all in one."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -37,26 +36,19 @@ def towered(body: Any, shape: tuple[int, ...], **options: Any) -> sn.Net:
 
 def conv_body() -> list[Any]:
     """What TensorFlow's kernels would crash on if a tower had no sample."""
-    return [
-        layers.Conv2D(4, 3, activation="relu"),
-        layers.MaxPooling2D(),
-        layers.Flatten(),
-        layers.Dense(6, activation="tanh"),
-    ]
+    conv = layers.Conv2D(4, 3, activation="relu")
+    return [conv, layers.MaxPooling2D(), layers.Flatten(), layers.Dense(6, "tanh")]
 
 
 @case
 def towers() -> Case:
-    """Four towers, of which small batches leave some without a sample."""
-    net, sizes = towered(conv_body(), (8, 8, 2)), (5, 9, 4, 3, 2, 1)
+    """Four towers, of which small batches leave some without a sample.
+
+    `weights_on=` moves variables, slots and updates.
+    """
+    net = towered(conv_body(), (8, 8, 2), weights_on="gpu:1")
+    sizes = (5, 9, 4, 3, 2, 1)
     return Case(net, numbers(8, 8, 2), numbers(3, seed=1), sizes=sizes)
-
-
-@case
-def towers_with_weights_elsewhere() -> Case:
-    """weights_on= moves variables, slots and updates there."""
-    net = towered(conv_body(), (8, 8, 2), on=TWO, weights_on="gpu:1")
-    return Case(net, numbers(8, 8, 2), numbers(3, seed=1))
 
 
 @case
@@ -65,8 +57,7 @@ def towers_synchronised() -> Case:
     penal = layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l2")
     body = [layers.Dense(6), layers.BatchNormalization(), penal]
     net = towered(body, (4,), batch_norm="synchronised")
-    sizes = (8, 5, 3, 2)
-    return Case(net, 3 + numbers(4), numbers(3), sizes=sizes)
+    return Case(net, 3 + numbers(4), numbers(3), sizes=(8, 5, 3, 2))
 
 
 @case
@@ -77,7 +68,8 @@ def towers_of_a_dict() -> Case:
     embed, narrow = layers.Embedding(11, 5, mask_zero=True), layers.Dense(5)
 
     def body(words: Any, size: Any) -> Any:
-        return {"words": embed(words), "size": narrow(size)}
+        twice = keras.ops.multiply(size, 2.0)  # which Keras takes for sparse
+        return {"words": embed(words), "size": narrow(twice)}
 
     made = net.towers("both", {"words": ids, "size": size}, body, on=FOUR)
     read = net.branch("read", made["words"], layers.SimpleRNN(5), on="gpu:1")
@@ -87,17 +79,11 @@ def towers_of_a_dict() -> Case:
 
 
 @case
-def towers_of_a_softmax() -> Case:
-    """A saturated one: crossentropy reads the logits, which are joined too."""
-    net = sn.Net("soft")
-    x = net.input("x", (4,))
-    net.output(net.towers("soft", x, layers.Dense(3, activation="softmax"), on=FOUR))
-    return Case(net, 100 * numbers(4), classes(3), "sparse_categorical_crossentropy")
-
-
-@case
 def towers_in_a_chain() -> Case:
-    """Towers that read towers; the last share their layer with a branch."""
+    """Towers that read towers, and share their layer with a branch; then a softmax.
+
+    That is saturated: crossentropy reads the logits, which are joined too.
+    """
     net = sn.Net("chain")
     x, b = net.input("x", (4,)), net.input("b", (6,))
     shared = layers.Dense(5)
@@ -105,8 +91,9 @@ def towers_in_a_chain() -> Case:
     two = net.towers("second", one, shared, on=["gpu:1", "gpu:2"])
     side = net.branch("side", b, shared, on="gpu:0")
     joined = net.merge("join", [two, side], layers.Add())
-    net.output(net.branch("head", joined, layers.Dense(3), on="cpu"))
-    return Case(net, [numbers(4), numbers(6)], numbers(3, seed=2))
+    net.output(net.towers("soft", joined, layers.Dense(3, "softmax"), on=FOUR))
+    x = [30 * numbers(4), 30 * numbers(6)]
+    return Case(net, x, classes(3), "sparse_categorical_crossentropy")
 
 
 # --- micro-batches, recomputation, compiled parts ------------------------------------
@@ -117,10 +104,8 @@ def chain(body: Any = None, **way: Any) -> Case:
     net = sn.Net("chain")
     x = net.input("x", (8,))
     a = net.branch("a", x, [layers.Dense(12, activation="relu")], on="gpu:0")
-    middle = body or [
-        layers.Dense(12, activation="tanh", activity_regularizer="l2"),
-        layers.LayerNormalization(),
-    ]
+    dense = layers.Dense(12, activation="tanh", activity_regularizer="l2")
+    middle = body or [dense, layers.LayerNormalization()]
     b = net.branch("b", a, middle, on="gpu:1")
     last = layers.Dense(4, activation="softmax", kernel_regularizer="l2")
     net.output(net.branch("c", b, last, on="gpu:2"))
@@ -136,12 +121,10 @@ def chain(body: Any = None, **way: Any) -> Case:
     )
 
 
-CHAINS: dict[str, dict[str, Any]] = {
-    "gpipe": {"microbatches": 4},
-    "one_f_one_b": {"microbatches": 5, "schedule": "1f1b", "recompute": True},
-    "xla_gpipe": {"microbatches": 3, "xla": True},
-}
-WAYS |= {name: lambda way=way: chain(**way) for name, way in CHAINS.items()}
+@case
+def one_f_one_b() -> Case:
+    """Five pieces, some of them empty at times, whose stages are recomputed."""
+    return chain(microbatches=5, schedule="1f1b", recompute=True)
 
 
 @case
@@ -180,31 +163,16 @@ def outputs_of_pieces() -> Case:
     a = net.branch("a", x, layers.Dense(12, activation="relu"), on="gpu:0")
     net.output(net.branch("u", a, layers.Dense(3, name="u"), on="gpu:1"), "u")
     net.output(net.branch("v", a, layers.Dense(1, name="v"), on="gpu:2"), "v")
-    y = {"u": numbers(3), "v": numbers(1, seed=3)}
+    y, losses = {"u": numbers(3), "v": numbers(1, seed=3)}, {"u": "mse", "v": "mae"}
+    options = {"way": {"microbatches": 4}, "sizes": (5, 5)}
     more = {"loss_weights": {"u": 2, "v": 1}}
-    return Case(
-        net, numbers(8), y, {"u": "mse", "v": "mae"}, way=CHAINS["gpipe"],
-        compilation=more, sizes=(5, 5),
-    )  # fmt: skip
-
-
-@case
-def towers_in_a_pipeline() -> Case:
-    """Two stages, the first of two towers, some of whose weights are frozen."""
-    net = sn.Net("both")
-    x = net.input("x", (8,))
-    frozen = layers.Dense(20, trainable=False)
-    a = net.towers("a", x, [frozen, layers.Dense(12, activation="relu")], on=TWO)
-    net.output(net.branch("b", a, layers.Dense(4), on="gpu:2"))
-    way = {"microbatches": 3, "schedule": "1f1b"}
-    return Case(net, numbers(8), numbers(4), way=way)
+    return Case(net, numbers(8), y, losses, compilation=more, **options)
 
 
 class Recomputed(layers.Dense):
-    """Keeps nothing for its backward pass."""
+    """Keeps nothing for its backward pass, in which it is computed again."""
 
     def call(self, inputs: Any) -> Any:
-        """A dense layer that is computed again in its gradient."""
         again = tf.recompute_grad(lambda x: tf.tanh(tf.matmul(x, self.kernel)))
         return again(inputs)
 
@@ -213,8 +181,6 @@ class Doubled(layers.Dense):
     """Has a gradient of its own: twice the true one, for its input and its weights."""
 
     def call(self, inputs: Any) -> Any:
-        """A product whose gradients are doubled."""
-
         @tf.custom_gradient
         def doubled(x: Any) -> Any:
             def back(dy: Any, variables: Any = None) -> Any:
@@ -230,16 +196,14 @@ class Compiled(layers.Dense):
     """Calls a function of its own, which is traced once."""
 
     def build(self, shape: Any) -> None:
-        """Make the function with the weights."""
         super().build(shape)
         self.function = tf.function(lambda x: tf.tanh(tf.matmul(x, self.kernel)))
 
     def call(self, inputs: Any) -> Any:
-        """What the function gives."""
         return self.function(inputs)
 
 
-def own_gradients(*kinds: type, towers: bool = False, **way: Any) -> Case:
+def own_gradients(*kinds: type, towers: bool = False, **more: Any) -> Case:
     """Layers with gradients of their own, whose weights are on another device."""
     net = sn.Net("own")
     x = net.input("x", (6,))
@@ -251,21 +215,20 @@ def own_gradients(*kinds: type, towers: bool = False, **way: Any) -> Case:
         last = net.branch("there", here, body, on="gpu:1")
     head = layers.Dense(1, use_bias=False, name="out")
     net.output(net.branch("head", last, head, on="gpu:1"))
-    # Each micro-batch reads such weights itself.
-    audited = "microbatches" not in way
-    return Case(net, numbers(6), numbers(1), way=way, audited=audited)
+    return Case(net, numbers(6), numbers(1), **more)
 
 
-WAYS |= {
-    "own_gradients": lambda: own_gradients(Recomputed, Doubled, Compiled),
-    "own_gradients_in_towers": lambda: own_gradients(
-        Recomputed, Doubled, Compiled, towers=True
-    ),
-    "own_gradients_recomputed": lambda: own_gradients(
-        Recomputed, Doubled, recompute=True
-    ),
-    "own_gradients_in_pieces": lambda: own_gradients(Doubled, microbatches=2),
-}
+@case
+def own_gradients_in_towers() -> Case:
+    """All kinds, replicated."""
+    return own_gradients(Recomputed, Doubled, Compiled, towers=True)
+
+
+@case
+def own_gradients_in_pieces() -> Case:
+    """Recomputed as well; each micro-batch reads such weights itself."""
+    way = {"recompute": True, "microbatches": 2}
+    return own_gradients(Recomputed, Doubled, way=way, audited=False)
 
 
 # --- split layers, and everything at once --------------------------------------------
@@ -290,7 +253,8 @@ def split_images() -> Case:
 def split_words() -> Case:
     """A table, and causal attention over its padded words with keys of their own.
 
-    The mask goes through the join, and is taken off what was read, as Keras does.
+    The mask goes through the join, and is taken off what was read, as Keras does. Then
+    attention whose queries share keys in groups, and a product by an equation.
     """
     net = sn.Net("split_words")
     ids, key = net.input("words", (6,), "int32"), net.input("key", (6, 5))
@@ -300,23 +264,15 @@ def split_words() -> Case:
     given = {"query": seen, "value": seen, "key": key, "use_causal_mask": True}
     made = net.split("attend", given, heads, on=THREE)
     both = net.merge("both", [seen, made], layers.Add())
-    mean = [layers.GlobalAveragePooling1D(), layers.Dense(2)]
-    net.output(net.branch("read", both, mean, on="gpu:1"))
-    return Case(net, [words(6), numbers(6, 5)], numbers(2))
-
-
-@case
-def split_groups() -> Case:
-    """Attention whose queries share keys in groups, and a product by an equation."""
-    net = sn.Net("split_groups")
-    x = net.input("x", (5, 6))
+    mean = net.branch("mean", both, layers.GlobalAveragePooling1D(), on="gpu:1")
     groups = layers.GroupQueryAttention(4, 8, 4)
-    made = net.split("groups", [x, x], groups, on=THREE)
-    product = layers.EinsumDense("abc,bd->adc", (7, 6), bias_axes="d")
+    made = net.split("groups", [key, key], groups, on=THREE)
+    product = layers.EinsumDense("abc,bd->adc", (7, 5), bias_axes="d")
     made = net.split("product", made, product, on=THREE)
     flat = net.branch("flat", made, layers.Flatten(), on="cpu")
-    net.output(net.branch("head", flat, layers.Dense(2), on="cpu"))
-    return Case(net, numbers(5, 6), numbers(2))
+    joined = net.merge("joined", [mean, flat], layers.Concatenate())
+    net.output(net.branch("read", joined, layers.Dense(2), on="gpu:1"))
+    return Case(net, [words(6), numbers(6, 5)], numbers(2))
 
 
 @case
@@ -330,9 +286,11 @@ def everything_at_once() -> Case:
     both = net.merge("both", [see, tell], layers.Concatenate())
     wide = net.split("wide", both, layers.Dense(20, "relu"), on=THREE)
     net.output(net.branch("head", wide, layers.Dense(4, "softmax"), on="gpu:0"))
-    return replace(
-        Case(net, [numbers(8, 8, 1), words(6)], classes(4)),
-        loss="sparse_categorical_crossentropy",
+    return Case(
+        net,
+        [numbers(8, 8, 1), words(6)],
+        classes(4),
+        "sparse_categorical_crossentropy",
         way={"microbatches": 3, "schedule": "1f1b"},
         optimizer=keras.optimizers.Adam,
     )
