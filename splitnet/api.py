@@ -24,8 +24,6 @@ from splitnet.core.plan import (
 if TYPE_CHECKING:
     import keras
 
-    from splitnet.planner.strategies.space import Limits
-
 
 def plan(
     source: "Net | keras.Model | Graph",
@@ -38,7 +36,6 @@ def plan(
         source: a `Net`, a Keras model, a function without arguments that builds one,
             whose weights need no memory then, or a `Graph`.
         cluster: the machine to plan for; None means this one, `local_cluster()`.
-
         **options: as follows.
 
     Keyword Args:
@@ -58,22 +55,18 @@ def plan(
             ends the search first; then `plan.ended_by_clock` says so.
         training: whether backward passes and updates belong to the step, True.
         contiguity: "free", "convex" (no path of data leaves a device and returns) or
-            "pipeline". None means "convex" for the throughput of a Keras model, unless
-            only a free plan fits.
+            "pipeline". None: "convex" for the throughput of a Keras model, if it fits.
         seed: of the random moves of the search, 0.
         cut_penalty: share of the objective traded for fewer device crossings, 0.02.
-        regroup: whether calls are placed one by one, as always in a Keras model, and
-            those that then run together are the plan's parts. The branches of a `Net`
-            and the parts of a `Graph` stay whole unless True.
+        regroup: whether calls are placed one by one, and the parts of the plan are
+            those that then run together; always so for a Keras model.
         nested: models inside a Keras model: "expand" or "keep"; see `read`.
-        on_progress: called with the share of the search done, 0 to 1, and the best
-            value so far.
+        on_progress: called with the share of the search done and the best value so far.
         strategy: "auto" chooses how to use the devices as well: one of them, branches,
             stages with micro-batches, recomputation, towers of the whole model, of a
             part or of stages, slices of layers that no GPU has room for; the simplest
-            that is at most 2 % slower than the fastest. The search takes up to twice
-            the time limit, or 20 s more. None places the parts and nothing else. What
-            follows fixes some of that; None leaves it open.
+            that is at most 2 % slower than the fastest, in up to twice the time limit
+            or 20 s more. What follows fixes some of that; None leaves it open.
         microbatches: so many.
         schedule: "gpipe" or "1f1b".
         recompute: True on every device, False on none; None where memory lacks.
@@ -83,8 +76,7 @@ def plan(
             of its own; `{}` for none.
 
     Raises:
-        DeclarationError: the source cannot be read, or options are wrong; with every
-            fault found.
+        DeclarationError: the source cannot be read, or options are wrong.
         DeviceError: an impossible pin, or a device that is missing under "error".
         InfeasibleError: nothing fits; with what would make it fit.
     """
@@ -105,9 +97,6 @@ def compare_strategies(
     **options: Annotated[Any, PlanOptions],
 ) -> StrategyComparison:
     """Compare one device, branches, towers and pipelines: a row for each.
-
-    A row says how long a step takes, what it moves, what the fullest device holds,
-    whether it fits, and what to type for it.
 
     Args:
         source: a plan, compared with the strategies that were looked at when it was
@@ -173,7 +162,7 @@ def _read(
     return source, graph, cluster, known
 
 
-def _limits(source: Any, options: PlanOptions) -> "Limits":
+def _limits(source: Any, options: PlanOptions) -> Any:
     from splitnet.planner.strategies.space import Limits
 
     if isinstance(source, Graph):
@@ -198,9 +187,9 @@ def place(
     cluster: Cluster | None = None,
     **options: Annotated[Any, PlanOptions],
 ) -> "keras.Model":
-    """Read, plan and emit in one line; `plan_of(model)` returns the plan.
+    """Read, plan and emit in one line, with the arguments of `plan`.
 
-    The source is not modified, and nothing is printed. Arguments are those of `plan`.
+    The source is not modified; `plan_of(model)` returns the plan.
     """
     from splitnet.tf.emit import emit
 
@@ -222,10 +211,6 @@ def score(
             or patterns -> device; together they name every part. Or another plan, or
             its `device_of`.
         **options: as in `plan`.
-
-    Raises:
-        DeclarationError: a part is missing or unknown.
-        DeviceError: a device is not in the cluster.
     """
     from splitnet.planner import analysis, evaluate
 
@@ -249,9 +234,8 @@ def largest_batch(
 
     Of a model with a fixed batch size it is that one, or 0. `device_of` keeps a
     placement, as in `score`, and of a plan how it runs; otherwise each batch is placed
-    anew in half a second, so a longer search may find room for more. No batch above
-    `most` is tried. Bytes of a `Graph` are taken to grow with the batch. What else may
-    be given is as in `plan`.
+    anew in half a second. No batch above `most` is tried. Bytes of a `Graph` are taken
+    to grow with the batch. What else may be given is as in `plan`.
     """
     from splitnet.planner import what_if
 

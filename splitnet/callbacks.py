@@ -31,13 +31,11 @@ class PlacementCallback(keras.callbacks.Callback):
     """Write a placed model's diagram, audit, memory and times for TensorBoard.
 
     - When training begins: the placement diagram and the timeline as images, the plan's
-      table and the name of its report as text, and per device planned memory (bytes)
-      and compute time (seconds per step).
+      table as text, and per device planned memory (bytes) and compute time (seconds).
     - After the first step: its audit, `callback.audit` from then on.
     - After each epoch: measured seconds per step, and the memory peak of each GPU.
 
-    `log_dir` may be that of `keras.callbacks.TensorBoard`. A model that splitnet did
-    not emit raises `PlanFileError` when training begins.
+    `log_dir` may be that of `keras.callbacks.TensorBoard`.
     """
 
     def __init__(self, log_dir: str | Path) -> None:
@@ -129,13 +127,11 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
     A run that finds a backup in `backup_dir` goes on after the last epoch in it. Keras'
     callback restores weights and optimizer, this one also the states of Dropout and
     other layers that draw numbers, so that losses equal those of a run that was not
-    interrupted. The order of the data is up to the data: give `shuffle=False`, or a
-    dataset that is shuffled by epoch with a seed.
+    interrupted. Give `shuffle=False`, or a dataset shuffled by epoch with a seed.
 
     After SIGTERM (preemption) the current step ends, weights and states are saved, and
     the program exits with code 143. The epoch begins anew then, from these weights.
-    `backup_dir` is for this training alone, on a disk that outlives the host; it is
-    deleted when training is complete.
+    `backup_dir` is for this training alone, and deleted when it is complete.
     """
 
     def __init__(self, backup_dir: str | Path) -> None:

@@ -8,28 +8,31 @@ Annotations that cannot be evaluated, because they name Keras, are not checked.
 
 import difflib
 import inspect
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
+import msgspec
 from msgspec import Meta
 
 from splitnet.core.errors import DeclarationError, SplitnetError, listed, shown
 
 Count = Annotated[int, Meta(ge=0, le=2**60)]
-Positive = Annotated[int, Meta(ge=1)]
+Positive = Annotated[int, Meta(ge=1, le=2**60)]
 Amount = Annotated[float, Meta(ge=0, le=1e30)]
 Rate = Annotated[float, Meta(ge=1, le=1e30)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Width = Annotated[int, Meta(ge=1, le=10_000)]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_LARGEST = {int: 2**63, float: 1e308}
-_SIGNS = {"ge": (">=", operator.ge), "le": ("<=", operator.le)}
-_SIGNS["lt"] = ("<", operator.lt)
+_SIGNS = {"ge": ">=", "le": "<=", "lt": "<"}
+_PLAIN: dict[Any, Any] = {
+    int: Annotated[int, Meta(ge=-(2**60), le=2**60)],
+    float: Annotated[float, Meta(ge=-1e30, le=1e30)],
+}
+_BY_MSGSPEC = (str, bool, NoneType, list, tuple, dict, Sequence, Mapping, *_PLAIN)
 
 
 def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
@@ -43,47 +46,32 @@ def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
     if origin in (Union, UnionType):
         words, tests = zip(*map(rule_of, arguments))
         return " or ".join(words), lambda value: any(fits(value) for fits in tests)
+    plain, limits = origin or kind, None
     if origin is Annotated:
-        base, limits = arguments
+        plain, limits = arguments
         if isinstance(limits, tuple):
             one_of = f"one of {', '.join(map(repr, limits))}"
-            return one_of, lambda value: isinstance(value, base) and value in limits
+            return one_of, lambda value: isinstance(value, plain) and value in limits
         if not isinstance(limits, Meta):  # a type that a type checker need not know
             return rule_of(limits)
-        word, of_base = rule_of(base)
-        ends = {sign: getattr(limits, name) for name, sign in _SIGNS.items()}
-        ends = {sign: end for sign, end in ends.items() if end is not None}
-        said = " and ".join(f"{sign} {end:g}" for (sign, _), end in ends.items())
-        return (
-            f"{word} {said}",
-            lambda value: (
-                of_base(value)
-                and all(holds(value, end) for (_, holds), end in ends.items())
-            ),
-        )
-    plain = origin or kind
-    word = "None" if kind is NoneType else str(getattr(plain, "__name__", kind))
-    if kind in _LARGEST:
-        return (
-            word,
-            lambda value: (
-                isinstance(value, int if kind is int else int | float)
-                and not isinstance(value, bool)
-                and abs(value) < _LARGEST[kind]
-            ),
-        )
-    if plain is Sequence or arguments[1:] == (...,):
-        of_item = rule_of(arguments[0])[1]
-        return (
-            word,
-            lambda value: (
-                isinstance(value, plain)
-                and not isinstance(value, str | bytes)
-                and all(map(of_item, value))
-            ),
-        )
-    known = isinstance(plain, type) and kind is not Any
-    return word, lambda value: not known or isinstance(value, plain)
+    word = "None" if plain is NoneType else str(getattr(plain, "__name__", plain))
+    ends = {sign: getattr(limits, name, None) for name, sign in _SIGNS.items()}
+    told = {sign: end for sign, end in ends.items() if end is not None and end < 1e18}
+    word += " and".join(f" {sign} {end:g}" for sign, end in told.items())
+
+    def fits(value: Any) -> bool:
+        if plain not in _BY_MSGSPEC:
+            return (
+                plain is Any or not isinstance(plain, type) or isinstance(value, plain)
+            )
+        value = float(value) if isinstance(value, float) else value  # of NumPy as well
+        try:
+            msgspec.convert(value, _PLAIN.get(kind, kind))
+        except msgspec.ValidationError:
+            return False
+        return True
+
+    return word, fits
 
 
 def check_fields(

@@ -120,17 +120,10 @@ class Device:
                 ("overhead", overhead, usual[3], "s"),
             )
         )
-        return cls(
-            name,
-            tensorflow_name(name) if target is None else target,
-            round(size),
-            flops,
-            moved,
-            call,
-            stand_in,
-            PART_SECONDS,
-            half_speed if speed is None else 2.0,
-        )
+        target = tensorflow_name(name) if target is None else target
+        half_speed = half_speed if speed is None else 2.0
+        figures = round(size), flops, moved, call, stand_in, PART_SECONDS, half_speed
+        return cls(name, target, *figures)
 
 
 def _kind_of(name: str) -> str:
@@ -149,10 +142,8 @@ def device_name(text: object) -> str:
     if plain.removeprefix("/device:").removeprefix("/") in KINDS:
         return plain[-3:]
     if (match := _NAME.fullmatch(plain)) is None:
-        raise DeviceError(
-            f"there is no device {shown(text)}. Write 'gpu:0', 'gpu', 'cpu', "
-            "'/device:GPU:0', 'worker:1/gpu:0' or '/job:worker/task:1/device:GPU:0'."
-        )
+        known = "'gpu:0', 'gpu', 'cpu', '/device:GPU:0' or 'worker:1/gpu:0'"
+        raise DeviceError(f"there is no device {shown(text)}. Write {known}.")
     job, task, kind, number = match.groups()
     local = f"{kind}:{int(number)}"
     return local if job in (None, "localhost") else f"{job}:{int(task or 0)}/{local}"
@@ -270,10 +261,8 @@ class Cluster:
                 yield f"host {host.name!r} is not named like 'worker:0' or 'client'"
             port = _ADDRESS.fullmatch(host.address)
             if port is None or not 0 < int(port[1]) < 65536:
-                yield (
-                    f"the address of {host.name!r} must be 'host:port' with a port "
-                    f"from 1 to 65535. Received: {host.address!r}"
-                )
+                wanted = "must be 'host:port' with a port from 1 to 65535"
+                yield f"address {host.address!r} of {host.name!r} {wanted}"
         workers = [name for name in hosts if name.startswith("worker:")]
         if {*workers} != {f"worker:{i}" for i in range(len(workers))}:
             yield f"workers must be numbered 0, 1, 2 and so on. Found: {workers}"

@@ -37,10 +37,8 @@ class Ref:
 
     def __iter__(self) -> Iterator["Ref"]:
         if not (keys := self.keys()):
-            raise DeclarationError(
-                f"branch {self.name!r} has one output, so it cannot be unpacked; use "
-                "the reference itself."
-            )
+            hint = "it cannot be unpacked; use the reference itself."
+            raise DeclarationError(f"branch {self.name!r} has one output, so {hint}")
         return iter([self[key] for key in keys])
 
     def keys(self) -> list[int | str]:
@@ -50,11 +48,7 @@ class Ref:
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """One declared branch, or an output, whose name may be "".
-
-    `inputs` is a `Ref` or a list, tuple or dict of them; `where` is its file and line
-    in the user's program.
-    """
+    """One declared branch, or an output, whose name may be ""; as `graph.Part`."""
 
     name: str
     kind: str
@@ -136,10 +130,8 @@ class Net:
         """Declare a branch with several inputs; it runs on the CPU unless told."""
         ref = self._add("merge", name, inputs, body, on, near, apart)
         if (count := len(_refs_in(inputs))) < 2:
-            self._fault(
-                f"merge {name!r} joins {count} input; a merge needs two or more. Use "
-                "net.branch for one."
-            )
+            hint = "a merge needs two or more. Use net.branch for one."
+            self._fault(f"merge {name!r} joins {count} input; {hint}")
         return ref
 
     def towers(
@@ -173,10 +165,9 @@ class Net:
             broadcast: a reference, or several, that every tower reads whole.
         """
         if batch_norm not in BATCH_NORMS:
-            self._fault(
-                f"towers {name!r}: batch_norm= must be one of "
-                f"{', '.join(map(repr, BATCH_NORMS))}. Received: {batch_norm!r}."
-            )
+            known = ", ".join(map(repr, BATCH_NORMS))
+            head = f"towers {name!r}: batch_norm= must be one of {known}."
+            self._fault(f"{head} Received: {batch_norm!r}.")
         towers = Towers(
             self._several("towers", "tower", name, on),
             self._preferences(name, weights_on),
@@ -225,17 +216,12 @@ class Net:
         named = [*{branch.name: branch for branch in self.branches}.values()]
         pins = {b.name: b.on for b in named if len(b.on) == 1 and ":" in b.on[0]}
         found = [*self._faults]
-        for things, unique in (
-            (self.branches, "names are unique in a net"),
-            (self.outputs, "names of outputs are unique"),
-        ):
-            first: dict[str, Branch] = {}
-            for one in things:
-                if one.name and (other := first.setdefault(one.name, one)) is not one:
-                    found.append(
-                        f"{one.where}: the name {one.name!r} is taken by the "
-                        f"{other.kind} at {other.where}; {unique}."
-                    )
+        first: dict[tuple[bool, str], Branch] = {}
+        for one in (*self.branches, *self.outputs):
+            key = one.kind == "output", one.name
+            if one.name and (other := first.setdefault(key, one)) is not one:
+                taken = f"is taken by the {other.kind} at {other.where}"
+                found.append(f"{one.where}: the name {one.name!r} {taken}.")
         if not self.outputs:
             what = "has no output; say net.output(ref) for each."
             found.append(f"net {self.name!r} {what}")
@@ -292,10 +278,9 @@ class Net:
         places = tuple(self._preferences(name, one) for one in found)
         pins = [one[0] for one in places if len(one) == 1 and ":" in one[0]]
         if len(found) < 2 or errors.repeated(pins):
-            self._fault(
-                f"{kind} {name!r}: on= must be a list of two or more devices, one for "
-                f'each {share}, each once: ["gpu:0", "gpu:1"]. Received: {on!r}.'
-            )
+            wanted = f'one for each {share}, each once: ["gpu:0", "gpu:1"]'
+            head = f"{kind} {name!r}: on= must be a list of two or more devices"
+            self._fault(f"{head}, {wanted}. Received: {on!r}.")
         return places
 
     def _preferences(self, name: str, on: Any) -> tuple[str, ...]:
@@ -322,15 +307,11 @@ class Net:
 
     def _check_name(self, name: Any, what: str, *, scope: bool = False) -> None:
         """Names of models and outputs are scopes of TensorFlow's graphs."""
-        named = (
-            isinstance(name, str) and name.strip() and not errors.CONTROL.search(name)
-        )
-        if not named or "/" in name or scope and name[0] in "_-":
+        named = isinstance(name, str) and name.strip() and "/" not in name
+        if not named or errors.CONTROL.search(name) or scope and name[0] in "_-":
             begin = " that does not begin with '_' or '-'" if scope else ""
-            self._fault(
-                f"{what} needs a name of printable characters without '/'{begin}. "
-                f"Received: {name!r}."
-            )
+            wanted = f"a name of printable characters without '/'{begin}"
+            self._fault(f"{what} needs {wanted}. Received: {name!r}.")
 
     def _fault(self, text: str) -> None:
         self._faults.append(f"{_line()}: {text}")

@@ -354,7 +354,7 @@ class PlanOptions(ScoreOptions):
 
     pins: Annotated[Any, Mapping | Callable | Plan | str | PathLike | None] = None
     missing: Annotated[str, MISSING] = "fallback"
-    time_limit: Annotated[float, Meta(ge=0)] = 5.0
+    time_limit: Annotated[float, Meta(ge=0, le=1e30)] = 5.0
     effort: Positive | None = None
     contiguity: Annotated[str, CONTIGUITIES] | None = None
     seed: int = 0

@@ -105,7 +105,7 @@ def test_demo_pairs_share_no_image() -> None:
     assert np.array_equal(training[1], pairs_of_digits(seed=3)[0][0][1])
     for accuracy, as_planned in ((0.95, True), (0.93, True), (0.99, False)):
         audit: Any = SimpleNamespace(ok=as_planned)
-        result = DemoResult(audit, accuracy, 0.0, 0.0, ())
+        result = DemoResult(audit, accuracy, 0.0, ())
         assert result.ok is (as_planned and accuracy > 0.94)
 
 
