@@ -68,9 +68,8 @@ class SeenCopy:
 class Observation:
     """What one observed step ran. `phases` are those that could be observed.
 
-    `unneeded` are parts that lead to nothing the step gives or changes, as those do
-    whose outputs have no loss: TensorFlow leaves them out. The batch was split into so
-    many `microbatches`; `batch` counts its samples, 0 for as many as were planned.
+    `unneeded` are parts that lead to nothing the step gives or changes, as without a
+    loss: TensorFlow leaves them out. `batch` counts samples, 0: as many as planned.
     """
 
     ops: tuple[SeenOp, ...] = ()
@@ -110,10 +109,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Audit:
-    """A plan compared with one observed step.
-
-    `moved` maps (source device, target device, kind) to (planned bytes, actual bytes).
-    """
+    """A plan compared with one step; `moved` has planned and actual bytes by route."""
 
     plan: Plan
     rows: tuple[Row, ...]
@@ -264,10 +260,7 @@ class _Comparison:
         return moved
 
     def _gradient_passes(self) -> int:
-        """How often the step asks for gradients: backward calls per forward call.
-
-        A step of the user's own may do so several times, such as for two optimizers.
-        """
+        """Backward calls per forward call: a user's step may ask several times."""
         most: Counter[tuple[str, str]] = Counter()  # calls of the part's function
         times = Counter((op.part, op.phase, op.name) for op in self.seen.ops if op.part)
         for (part, phase, _), count in times.items():

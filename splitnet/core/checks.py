@@ -2,8 +2,7 @@
 
 An annotation says what is allowed, ranges included: `Annotated[int, Meta(ge=1)]`. It
 holds for a file (msgspec decodes by it), for a constructor (`check_fields`) and for a
-public function (`checked`, which the package applies to each of its public names).
-Annotations that cannot be evaluated, because they name Keras, are not checked.
+public function (`checked`). Those that cannot be evaluated, as they name Keras, do not.
 """
 
 import difflib
@@ -59,11 +58,11 @@ def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
     told = {sign: end for sign, end in ends.items() if end is not None and end < 1e18}
     word += " and".join(f" {sign} {end:g}" for sign, end in told.items())
 
+    known = object if plain is Any or not isinstance(plain, type) else plain
+
     def fits(value: Any) -> bool:
         if plain not in _BY_MSGSPEC:
-            return (
-                plain is Any or not isinstance(plain, type) or isinstance(value, plain)
-            )
+            return isinstance(value, known)
         value = float(value) if isinstance(value, float) else value  # of NumPy as well
         try:
             msgspec.convert(value, _PLAIN.get(kind, kind))

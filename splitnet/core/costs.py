@@ -1,20 +1,16 @@
 """What things cost: seconds of a call, an update and a copy on given devices.
 
-`Costs` looks a call up in its table of measurements, and estimates what it does not
-find. Known times that a call carries (`seconds_on`) beat every estimate. A call is
-charged as it is given: those of a micro-batch or a tower have a share of the FLOPs,
-bytes and rows of the whole.
+A call is charged as it is given: those of a micro-batch or a tower have a share of the
+FLOPs, bytes and rows of the whole.
 
 A kernel takes max(FLOPs / FLOP/s, bytes / B/s), each times the share of the peak that
 kernels of its class reach, and a launch takes `Device.call_seconds` (Williams,
-Waterman, Patterson, "Roofline", 2009). The steps of a recurrence run one after the
-other, so each pays its launches.
+Waterman, Patterson, "Roofline", 2009). Each step of a recurrence pays its launches.
 
-`Device.flops_per_second` is what large matrix products reach, so the other classes
-count against that. The figures for GPUs were chosen so that these published ones come
-out within a factor of two: ResNet-50, BERT-base and an LSTM on V100, A100 and T4, whose
-sources and figures are in `tests/tf/test_presets.py`. Those for CPUs come from single
-layers in TensorFlow 2.21 on two cores.
+`Device.flops_per_second` is what large matrix products reach. With the figures for GPUs
+published ones of ResNet-50, BERT-base and an LSTM come out within a factor of two on
+V100, A100 and T4 (`tests/tf/test_presets.py` has the sources). Those for CPUs come from
+single layers in TensorFlow 2.21 on two cores.
 """
 
 import math
@@ -91,7 +87,7 @@ _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
 """cuDNN runs a step of a recurrence in a few kernels; a loop of TensorFlow does not."""
 
 
-def _estimate(call: Call, device: Device, flops: float, times: int = 1) -> float:
+def _estimate(call: Call, device: Device, flops: float, times: int) -> float:
     """Seconds of a pass: its kernels, or the bytes that they move, and the launches.
 
     A backward pass, which also reads what forward saved, has 2 `times` those.
@@ -128,11 +124,7 @@ OPTIMIZER_SLOTS = _inverted(
 
 
 def optimizer_name(optimizer: object) -> str:
-    """Bring an optimizer, or its name, to a key of `OPTIMIZER_SLOTS`.
-
-    >>> optimizer_name("AdamW")
-    'adamw'
-    """
+    """Bring an optimizer, or its name, to a key of `OPTIMIZER_SLOTS`: "adamw"."""
     if isinstance(optimizer, str):
         name = optimizer.strip().lower()
     else:
@@ -218,7 +210,7 @@ some, such as those of moments, do not grow with the rows."""
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds as measured, or else estimated from FLOPs, bytes and kernel launches."""
+    """Seconds as measured, as a call has them, or estimated from FLOPs and bytes."""
 
     calls: tuple[CallSeconds, ...] = ()
     updates: tuple[UpdateSeconds, ...] = ()
@@ -237,8 +229,11 @@ class Costs:
             table.setdefault((one.call, one.device), []).append(one)
         return table
 
-    def _known(self, call: Call, device: Device, phase: str) -> float | None:
-        """Measured seconds of a pass, scaled to the call's rows, or those it has."""
+    def _seconds(self, call: Call, device: Device, phase: str) -> float:
+        """Measured seconds of a pass, else those that the call has, else the roofline.
+
+        Measured ones are scaled to the call's rows, known ones to its backward FLOPs.
+        """
         flops = call.forward_flops / rows_of(call)
 
         def off(one: CallSeconds) -> float:
@@ -251,22 +246,20 @@ class Costs:
                 fixed: float = getattr(near, f"{phase}_fixed")
                 share: float = (getattr(near, phase) - fixed) / near.rows
                 return fixed + share * rows_of(call)
+        ahead = call.forward_flops
+        work, times = (ahead, 1) if phase == "forward" else (call.backward_flops, 2)
         known = dict(call.seconds_on).get(device.kind)
-        if known is None or phase == "forward":
-            return known
-        return known * call.backward_flops / (call.forward_flops or math.inf)
+        if known is None:
+            return _estimate(call, device, work, times)
+        return known if phase == "forward" else known * work / (ahead or math.inf)
 
     def forward_seconds(self, call: Call, device: Device) -> float:
-        """Measured seconds, else those that the call has, else the roofline."""
-        known = self._known(call, device, "forward")
-        return _estimate(call, device, call.forward_flops) if known is None else known
+        """Seconds of the forward pass."""
+        return self._seconds(call, device, "forward")
 
     def backward_seconds(self, call: Call, device: Device) -> float:
-        """Likewise; known seconds are scaled by backward to forward FLOPs."""
-        known = self._known(call, device, "backward")
-        return (
-            _estimate(call, device, call.backward_flops, 2) if known is None else known
-        )
+        """Seconds of the backward pass."""
+        return self._seconds(call, device, "backward")
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
         """Read weight, gradient and slots once, write weight and slots once.
@@ -277,16 +270,13 @@ class Costs:
             if one.device in (device.name, device.kind):
                 return one.fixed + count / one.bytes_per_second
         slots = slots_of(optimizer)
-        touched = count * (3 + 2 * slots)
-        launches = (2 + 5 * slots) * device.call_seconds
-        return touched / device.bytes_per_second + launches
+        moving = count * (3 + 2 * slots) / device.bytes_per_second
+        return moving + (2 + 5 * slots) * device.call_seconds
 
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
         """The measured link between these two devices, else the cluster's."""
-        for link in self.links:
-            if (link.source, link.target) == (source, target):
-                return link
-        return cluster.link(source, target)
+        its = (x for x in self.links if (x.source, x.target) == (source, target))
+        return next(its, None) or cluster.link(source, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +302,7 @@ def costs_of(costs: Any) -> Any:
 
 def costs_for_file(costs: CostModel) -> Costs:
     """The costs of a plan that is saved; `PlanFileError` for a class of the user's."""
-    if isinstance(costs, Costs):
-        return costs
-    name, hint = type(costs).__name__, "plan with costs=None, or with measured ones."
-    raise PlanFileError(f"a file cannot hold costs of class {name!r}; {hint}")
+    if not isinstance(costs, Costs):
+        kind, hint = type(costs).__name__, "plan with costs=None, or measured ones."
+        raise PlanFileError(f"a file cannot hold costs of class {kind!r}; {hint}")
+    return costs

@@ -80,11 +80,7 @@ def first_line(error: BaseException) -> str:
 
 
 def shown(value: object) -> str:
-    """A value and its type for an error, on one short line.
-
-    >>> shown(3), shown("4")
-    ('3 (int)', "'4' (str)")
-    """
+    """A value and its type for an error, on one short line: "3 (int)"."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # a whole number of 5,000 digits; an object that cannot be shown

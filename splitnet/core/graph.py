@@ -144,8 +144,8 @@ class Towers:
 class Graph:
     """All calls of one model for one batch, in topological order.
 
-    `outputs` are calls whose results leave the model. `towers` are those that were
-    written out as parts, by the part that joins them, `plain` the graph before that.
+    `towers` are those that were written out as parts, by the part that joins them;
+    `plain` is the graph before that.
     """
 
     name: str
@@ -217,14 +217,11 @@ class Graph:
 
 def _faults(graph: Graph) -> Iterator[str]:
     """Names that are repeated or missing, impossible tensors, and the size."""
-    tables: dict[str, tuple[Call | Part | Weights, ...]] = {
-        "call": graph.calls,
-        "part": graph.parts,
-        "weight": graph.weights,
-    }
-    known = {what: {one.name for one in its} for what, its in tables.items()}
-    for what, its in tables.items():
-        yield from (f"{what} {n!r} is repeated" for n in repeated(x.name for x in its))
+    known = {"call": graph.call, "part": graph.part, "weight": graph.weight}
+    its: list[tuple[Call | Part | Weights, ...]]
+    its = [graph.calls, graph.parts, graph.weights]
+    for what, given in zip(known, ([one.name for one in table] for table in its)):
+        yield from (f"{what} {name!r} is repeated" for name in repeated(given))
     position = {call.name: i for i, call in enumerate(graph.calls)}
     uses = [("output", "call", graph.outputs)]
     sizes = [weights.bytes for weights in graph.weights]
@@ -297,10 +294,7 @@ def near_groups(parts: Sequence[Any]) -> list[tuple[str, ...]]:
 def conflicts(
     parts: Sequence[Any], allowed: Mapping[str, tuple[str, ...]]
 ) -> Iterator[str]:
-    """Conflicts of near= and apart= of parts, or branches.
-
-    `allowed` are the devices that each may use; one that is left out may use any.
-    """
+    """Conflicts of near=, apart= and `allowed` devices; one without may use any."""
     where = {part.name: f"{part.where}: " if part.where else "" for part in parts}
     group: dict[str, tuple[str, ...]] = {}
     device: dict[str, tuple[str, ...]] = {}  # the devices that a part may use
@@ -325,5 +319,4 @@ def conflicts(
 
 def in_all(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """What stands in each of some lists, in the order of the first."""
-    first = lists[0] if lists else ()
-    return tuple(name for name in first if all(name in other for other in lists))
+    return tuple(x for x in (lists or [()])[0] if all(x in other for other in lists))

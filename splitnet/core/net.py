@@ -1,8 +1,7 @@
 """Declare a net: branches, the device each should run on, and how they connect.
 
-Layers are held and never called here; no Keras is imported and nothing is built. Faults
-are collected with their line in the user's program, and reported together when the net
-is first read.
+Layers are held and never called here; no Keras is imported. Faults are collected with
+their line in the user's program, and reported together when the net is first read.
 """
 
 import os

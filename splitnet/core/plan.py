@@ -102,18 +102,18 @@ class StrategyComparison:
 
     def __str__(self) -> str:
         best = self.best
-        single = [s for s in self.all if s.kind == "one device"]  # none, if pins forbid
+        single = next((one for one in self.all if one.kind == "one device"), None)
         head = f"{best.kind} is fastest"
         if not best.fits:
             head = f"no strategy fits; {head}"
-        elif best.kind == "one device":
+        elif best is single:
             head += "; not worth distributing"
-        elif single and single[0].fits:
-            times = single[0].seconds / best.seconds
+        elif single and single.fits:
+            times = single.seconds / best.seconds
             head += f", {times:.2f} times as fast as one device"
         elif single:
             head += "; the model fits no single device"
-        chosen = self[self.chosen] if self.chosen else best
+        chosen = self[self.chosen or best.kind]
         if chosen.kind != best.kind:
             head += f" ({best.how}).\n{chosen.kind} is simpler and as good to 2 %"
         width = max(len(one.kind) for one in self.all)
@@ -132,9 +132,8 @@ class Verdict:
     """Whether distributing is worth it: a plan against the best single device.
 
     `single_device_value` is in the unit of the objective: seconds of a step, or bytes
-    of the fullest device for "memory". `single_device` is None if the model fits no
-    single device. `strategies` compares the plan with towers and pipelines; None if
-    they were not simulated.
+    of the fullest device for "memory". It is None if the model fits no single device,
+    as are `strategies` if they were not simulated.
     """
 
     plan: "Plan"
@@ -144,11 +143,10 @@ class Verdict:
     strategies: StrategyComparison | None = None
 
     @property
-    def overfull(self) -> tuple[str, ...]:
+    def overfull(self) -> list[str]:
         """The devices whose memory is too small."""
-        memory = self.plan.memory
-        its = (d for d in self.plan.cluster if memory[d.name].total > d.memory_bytes)
-        return tuple(device.name for device in its)
+        used, devices = self.plan.memory, self.plan.cluster
+        return [d.name for d in devices if used[d.name].total > d.memory_bytes]
 
     @property
     def speed_up(self) -> float | None:
@@ -165,12 +163,9 @@ class Verdict:
 
     def __str__(self) -> str:
         plan = self.plan
-        shares = plan.timeline.utilization
-        idle = [1.0 - shares[d] for d in shares if shares[d] > 0]
-        facts = [
-            f"{format_bytes(plan.transfer_bytes)} transferred per step, devices idle "
-            f"{sum(idle) / (len(idle) or 1):.0%} of it"
-        ]
+        idle = [1.0 - share for share in plan.timeline.utilization.values() if share]
+        mean, moved = sum(idle) / (len(idle) or 1), format_bytes(plan.transfer_bytes)
+        facts = [f"{moved} transferred per step, devices idle {mean:.0%} of it"]
         if plan.bound > 0 and plan.value > 0:
             low = value_text(plan.objective, plan.bound, long=False)
             proof = f"lower bound {low} (gap {plan.gap:.0%})"
@@ -182,12 +177,10 @@ class Verdict:
             facts.append("times are estimated, not measured")
         lines = [self._headline(), f"{'; '.join(facts)}."]
         if self.strategies is not None:
-            best = self.strategies.best
-            times = (
-                f"{one.kind} {format_seconds(one.seconds)}"
-                f"{'' if one.fits else ' (does not fit)'}"
-                for one in self.strategies.all
-            )
+            best, times = self.strategies.best, []
+            for one in self.strategies.all:
+                lacks = "" if one.fits else " (does not fit)"
+                times.append(f"{one.kind} {format_seconds(one.seconds)}{lacks}")
             why = f"{best.kind} is fastest: {best.reason}."
             lines.append(f"strategies: {', '.join(times)}. {why}")
             if best.kind in ("towers", "pipeline") and best.seconds < 0.98 * plan.value:
@@ -347,10 +340,7 @@ class ScoreOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions(ScoreOptions):
-    """Everything that planning takes besides the source and the cluster.
-
-    Names of optimizers and devices are checked where they are used.
-    """
+    """Everything that planning takes besides the source and the cluster."""
 
     pins: Annotated[Any, Mapping | Callable | Plan | str | PathLike | None] = None
     missing: Annotated[str, MISSING] = "fallback"

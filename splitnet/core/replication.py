@@ -4,8 +4,7 @@
         +-- enc/1  (gpu:1, samples 4-6) --+               read by both
 
 A branch "enc" of kind "towers" becomes parts of the graph: "enc/weights", where the
-weights are; "enc/0", "enc/1" and so on, one per tower; and "enc", which joins their
-outputs. So towers are planned, simulated, drawn and audited like everything else.
+weights are; "enc/0", "enc/1" and so on; and "enc", which joins their outputs.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,8 +14,6 @@ from math import prod
 
 from splitnet.core.graph import Call, Graph, Part, Tensor, Towers
 
-JOINS = ("SliceJoin",)
-"""Kinds of calls that make one layer's output of its slices'."""
 MOMENTS = "Moments"
 """Kind of the calls that compute the moments of a batch that towers share."""
 
@@ -52,15 +49,12 @@ def broadcast_inputs(graph: Graph) -> set[str]:
 
 
 def microbatch_growth(graph: Graph, count: int, batch: int) -> dict[str, float]:
-    """Samples per tower with micro-batches, as a multiple of its share of the batch.
-
-    Each micro-batch is split anew, and a tower without a sample gets a copy of one.
-    """
+    """Samples per tower, each micro-batch split anew, as a multiple of its share."""
     found = {}
     for name, one in graph.towers.items():
         cuts = [batch_shares(n, one.count) for n in batch_shares(batch, count)]
         for i, share in enumerate(batch_shares(graph.batch, one.count)):
-            asked = sum(max(1, cut[i]) for cut in cuts)
+            asked = sum(max(1, cut[i]) for cut in cuts)  # of no sample, a copy of one
             found[tower_part(name, i)] = asked / max(1, share)
     return found
 
@@ -72,7 +66,7 @@ def split_layers(graph: Graph) -> dict[str, tuple[str, ...]]:
             t.source for t in graph.tensors if t.target == call.name
         )
         for call in graph.calls
-        if call.kind in JOINS
+        if call.kind == "SliceJoin"
     }
 
 
@@ -96,14 +90,8 @@ class _Expansion:
     ) -> None:
         self.whole, self.towers = graph, towers
         self.part = {c.name: c.part for c in graph.calls if c.part in towers}
-        self.shares = {
-            name: [smaller[max(1, n)] for n in batch_shares(graph.batch, one.count)]
-            for name, one in towers.items()
-        }
-        self.places = {
-            name: [tower_part(name, i) for i in range(one.count)]
-            for name, one in towers.items()
-        }
+        self.shares: dict[str, list[Graph]] = {}
+        self.places: dict[str, list[str]] = {}
         self.copies: dict[str, list[str]] = {}
         self.join_of: dict[str, str] = {}
         # A synchronised BatchNormalization -> calls that compute the moments of each
@@ -112,6 +100,9 @@ class _Expansion:
         joined = {t.source for t in graph.tensors if not self._aligned(t)}
         for part, one in towers.items():
             calls, home = graph.calls_of[part], weights_part(part)
+            shares = batch_shares(graph.batch, one.count)
+            self.shares[part] = [smaller[max(1, n)] for n in shares]
+            self.places[part] = [tower_part(part, i) for i in range(one.count)]
             # "enc/dense" of "enc" is "enc/0/dense" in a tower, if all calls are so.
             named = all(call.name.startswith(f"{part}/") for call in calls)
             ends = [c.name for c in calls if c.name in {*joined, *graph.outputs}]
@@ -146,18 +137,12 @@ class _Expansion:
         )
 
     def _aligned(self, tensor: Tensor) -> bool:
-        """Whether no join is between: tower i of the source feeds that of the target.
-
-        Or whether the source is no call of towers at all.
-        """
+        """Whether no join is between: tower i, or what is none, feeds tower i."""
         source, target = self.part.get(tensor.source), self.part.get(tensor.target)
-        if source is None or source == target:
-            return True
-        return (
-            target is not None
-            and self.towers[source].count == self.towers[target].count
-            and source not in self.towers[target].broadcast
-        )
+        if source is None or target is None or source == target:
+            return source is None or source == target
+        one, other = self.towers[source], self.towers[target]
+        return one.count == other.count and source not in other.broadcast
 
     def _parts(self) -> Iterator[Part]:
         for part in self.whole.parts:

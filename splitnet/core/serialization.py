@@ -1,9 +1,8 @@
 """JSON and TOML files: checked when read, replaced atomically when written.
 
 Files may come from anyone. Reading refuses what is not a regular file, is too large,
-repeats a key, is nested too deeply, or holds numbers and texts that no value of
-splitnet can have. `decode` then checks types with msgspec and names the path of the
-first fault; what the values mean is checked by the classes themselves.
+repeats a key, is nested too deeply, or holds numbers and texts that no value can have.
+`decode` then checks types; what values mean is checked by the classes themselves.
 """
 
 import json
@@ -58,7 +57,7 @@ def _file(
 
 
 def load_json(path: str | Path, what: str, build: Callable[[Any], Value]) -> Value:
-    """Read a JSON file and `build` a value of it; `what` it should hold is "plan"."""
+    """Read a JSON file, which should hold a `what`, "plan", and `build` it."""
     with _file(f"load the {what}", path):
         return build(_read(path, "JSON"))
 
@@ -108,26 +107,20 @@ def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
             yield f"{path}: the number is out of range"
     elif isinstance(value, dict | list) and depth >= _MOST_DEPTH:
         yield f"{path}: nested too deeply"
-    elif isinstance(value, dict):
-        for key, inner in value.items():
+    elif isinstance(value, dict | list):
+        for key, inner in (
+            value.items() if isinstance(value, dict) else enumerate(value)
+        ):
+            step = f"[{key}]" if isinstance(key, int) else f".{key}"
             yield from _value_faults(key, f"{path} (a key)")
-            yield from _value_faults(inner, f"{path}.{key}".lstrip("."), depth + 1)
-    elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            yield from _value_faults(inner, f"{path}[{i}]", depth + 1)
+            yield from _value_faults(inner, f"{path}{step}".lstrip("."), depth + 1)
 
 
 def decode(values: object, kind: type[Value], where: str = "") -> Value:
     """Build a value of a dataclass, or of any type, from plain values of a file.
 
     `PlanFileError` tells unknown fields, or the path, which begins with `where`, of the
-    first value of another type or out of its range.
-
-    >>> from splitnet.core.graph import Weights
-    >>> decode({"name": "w", "bytes": "4"}, Weights, "weights[0]")
-    Traceback (most recent call last):
-    ...
-    splitnet.core.errors.PlanFileError: weights[0].bytes: expected `int`, got `str`.
+    first value of another type: "weights[0].bytes: expected `int`, got `str`."
     """
     if faults := [*islice(_unknown_fields(values, kind, where), _MOST_FAULTS)]:
         raise PlanFileError(f"{'; '.join(faults)}.")
@@ -157,20 +150,12 @@ def _unknown_fields(values: Any, kind: Any, where: str) -> Iterator[str]:
 
 
 def encode(value: Any) -> Any:
-    """The plain values of a dataclass, tables and tuples; defaults are left out.
-
-    >>> from splitnet.core.graph import Weights
-    >>> encode((Weights("w", 4),))
-    [{'name': 'w', 'bytes': 4}]
-    """
+    """The plain values of a dataclass, tables and tuples; defaults are left out."""
     if is_dataclass(value):
-        found = {
-            one.name: (getattr(value, one.name), one.default) for one in fields(value)
-        }
         value = {
-            name: inner
-            for name, (inner, default) in found.items()
-            if default is MISSING or inner != default
+            one.name: getattr(value, one.name)
+            for one in fields(value)
+            if one.default is MISSING or getattr(value, one.name) != one.default
         }
     if isinstance(value, Mapping):
         return {key: encode(inner) for key, inner in value.items()}
@@ -258,10 +243,7 @@ def link_table(
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
-    """Write a cluster as the TOML file that `load_cluster` reads.
-
-    A link holds in both directions there, and gaps are not kept.
-    """
+    """Write the TOML file that `load_cluster` reads; gaps of links are not kept."""
     tables: list[tuple[str, dict[str, object]]] = [
         ("[hosts]", {f'"{host.name}"': host.address for host in cluster.hosts})
     ]

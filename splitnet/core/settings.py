@@ -1,8 +1,7 @@
 """Runtime settings: what can be set, from which source, and which source wins.
 
 Code overrides the environment (`SPLITNET_*`), which overrides a file (`splitnet.toml`,
-or `[tool.splitnet]` of `pyproject.toml`), which overrides the default. Nothing is
-applied here; `splitnet.tf.runtime.configure` does that.
+or `[tool.splitnet]` of `pyproject.toml`), which overrides the default.
 """
 
 import difflib
@@ -68,8 +67,7 @@ _CLASHES = (
 class Setting:
     """An option's value, None where TensorFlow's own is left, and where it comes from.
 
-    `origin` is "default", "file", "environment" or "code"; `source` is the variable,
-    the file or the call that said it, and why it does not count if it does not.
+    `source` is the variable, file or call that said it, or why it does not count.
     """
 
     name: str
@@ -100,8 +98,7 @@ def resolve(
 ) -> Settings:
     """Merge what the program said, the environment, and a file in or above a folder.
 
-    Raises:
-        ConfigError: unknown names, impossible values and contradictions, all at once.
+    `ConfigError` tells unknown names, impossible values and contradictions at once.
     """
     faults: list[str] = []
     given: list[tuple[str, object, str, str]] = []
@@ -160,10 +157,7 @@ def _parsed(name: str, value: object, source: str) -> Any:
 
 
 def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
-    """The file that settings would be read from: the nearest one upwards, or none.
-
-    `SPLITNET_CONFIG` names another.
-    """
+    """The file that settings are read from: `SPLITNET_CONFIG`, or the nearest up."""
     if environ.get("SPLITNET_CONFIG"):
         return Path(environ["SPLITNET_CONFIG"])
     for place in (folder, *folder.parents):
@@ -195,7 +189,5 @@ def _resolve_conflicts(found: dict[str, Setting]) -> Iterator[str]:
     cut = found["logical_gpus"]
     sized = found["memory_limit"].value or found["memory_fraction"].value
     if (cut.value or 1) > 1 and not sized:
-        yield (
-            f"logical_gpus={cut.value} ({cut.source}) needs the memory of each: set "
-            "memory_limit='4 GiB', or memory_fraction"
-        )
+        needs = "needs the memory of each: set memory_limit= or memory_fraction="
+        yield f"logical_gpus={cut.value} ({cut.source}) {needs}"

@@ -4,9 +4,8 @@
     link            |~~|      |~~|            the path: a, copy, b, b', copy, a'
     gpu:1              |= b =b'|
 
-In a simulated timeline something starts at the very moment at which the last thing that
-it waited for has ended: a task of the same device, a copy that arrives there, or the
-copy before it on the link. So the reasons are read from the times alone.
+A simulated event starts when the last that it waited for ends: a task of its device, a
+copy that arrives there, or the copy before it on the link.
 """
 
 from bisect import bisect_left
@@ -26,11 +25,7 @@ SCHEDULES = ("gpipe", "1f1b")
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How the parts of a plan run: pieces of a batch in the order of `schedule`.
-
-    Parts on the devices `recompute` save their inputs only, and run forward again in
-    their backward pass.
-    """
+    """How parts run: a batch in pieces, by a schedule, recomputing on some devices."""
 
     microbatches: Positive = 1
     schedule: Annotated[str, SCHEDULES] = SCHEDULES[0]
@@ -40,13 +35,12 @@ class Execution:
         check_fields(self)
 
     def __str__(self) -> str:
-        pieces = f"in {self.microbatches} micro-batches ({self.schedule})"
-        again = f"recomputing on {', '.join(self.recompute)}"
-        said = (
-            pieces if self.microbatches > 1 else "",
-            again if self.recompute else "",
-        )
-        return ", ".join(filter(None, said))
+        said = []
+        if self.microbatches > 1:
+            said.append(f"in {self.microbatches} micro-batches ({self.schedule})")
+        if self.recompute:
+            said.append(f"recomputing on {', '.join(self.recompute)}")
+        return ", ".join(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +111,15 @@ class Timeline:
         return str(hook("svg")(self))
 
     def __repr__(self) -> str:
-        return (
-            f"<Timeline: {format_seconds(self.seconds)}, {len(self.tasks)} tasks on "
-            f"{len(self.devices)} devices, {len(self.copies)} copies>"
-        )
+        counts = f"{len(self.tasks)} tasks on {len(self.devices)} devices"
+        whole = format_seconds(self.seconds)
+        return f"<Timeline: {whole}, {counts}, {len(self.copies)} copies>"
 
     @cached_property
     def seconds(self) -> float:
         """How long the step takes, in seconds."""
-        stops = [task.stop for task in self.tasks] + [c.stop for c in self.copies]
-        return max(stops, default=0.0)
+        events: list[Task | Copy] = [*self.tasks, *self.copies]
+        return max((event.stop for event in events), default=0.0)
 
     @cached_property
     def compute_seconds(self) -> Mapping[str, float]:
@@ -152,30 +145,28 @@ class Timeline:
         }
 
 
+_Event = Task | Copy
+_Cause = Callable[[_Event], _Event | None]
+
+
 class Span(NamedTuple):
     """An interval of the step that one task or copy takes; None if it is unknown."""
 
-    event: Task | Copy | None
+    event: _Event | None
     start: float
     stop: float
 
 
 def critical_path(timeline: Timeline) -> list[Span]:
-    """The chain of tasks and copies that leaves no gap from 0 to the end of the step.
-
-    Empty for a measured timeline, whose gaps have reasons that it does not hold.
-    """
-    events: list[Task | Copy] = [*timeline.tasks, *timeline.copies]
+    """The chain of tasks and copies without a gap; empty for a measured timeline."""
+    events: list[_Event] = [*timeline.tasks, *timeline.copies]
     last = max(events, key=lambda event: event.stop, default=None)
     path = [*_back(_cause_in(timeline), last, timeline.seconds, 0.0)][::-1]
     return path if path and path[0].event else []
 
 
 def waits(timeline: Timeline) -> Mapping[str, list[Span]]:
-    """What happens elsewhere while a device is idle, for the task that comes next.
-
-    A gap whose reason is unknown, or after which no task follows, has no event.
-    """
+    """What a device's next task waits for, if known, in each gap of the device."""
     cause = _cause_in(timeline)
     found: dict[str, list[Span]] = {device: [] for device in timeline.devices}
     free = dict.fromkeys(timeline.devices, 0.0)
@@ -189,21 +180,21 @@ def waits(timeline: Timeline) -> Mapping[str, list[Span]]:
     return found
 
 
-def _cause_in(timeline: Timeline) -> Callable[[Task | Copy], Task | Copy | None]:
+def _cause_in(timeline: Timeline) -> _Cause:
     """What an event waited for: the one at whose end it starts, best of its own part.
 
     Or else the copy before it on its link. Events of no length are left out.
     """
-    ended: dict[tuple[str, float], list[Task | Copy]] = defaultdict(list)
+    ended: dict[tuple[str, float], list[_Event]] = defaultdict(list)
     sent: dict[tuple[str, str], list[Copy]] = defaultdict(list)
-    events: list[Task | Copy] = [*timeline.tasks, *timeline.copies]
+    events: list[_Event] = [*timeline.tasks, *timeline.copies]
     for event in sorted(events, key=lambda event: event.start):
         if event.stop > event.start:
             ended[_ends(event)[1][0], event.stop].append(event)
             if isinstance(event, Copy):
                 sent[event.source_device, event.target_device].append(event)
 
-    def cause(event: Task | Copy) -> Task | Copy | None:
+    def cause(event: _Event) -> _Event | None:
         device, part = _ends(event)[0]
         if ends := ended.get((device, event.start)):
             return max(ends, key=lambda one: _ends(one)[1][1] == part)
@@ -217,10 +208,7 @@ def _cause_in(timeline: Timeline) -> Callable[[Task | Copy], Task | Copy | None]
 
 
 def _back(
-    cause: Callable[[Task | Copy], Task | Copy | None],
-    event: Task | Copy | None,
-    stop: float,
-    start: float,
+    cause: _Cause, event: _Event | None, stop: float, start: float
 ) -> Iterator[Span]:
     """From event to cause, from one time back to another."""
     while event is not None and stop > start:
@@ -230,7 +218,7 @@ def _back(
         yield Span(None, start, stop)
 
 
-def _ends(event: Task | Copy) -> tuple[tuple[str, str], tuple[str, str]]:
+def _ends(event: _Event) -> tuple[tuple[str, str], tuple[str, str]]:
     """The device and the part that an event leaves, and those that it reaches."""
     if isinstance(event, Task):
         return ((event.device, event.part),) * 2
