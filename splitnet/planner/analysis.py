@@ -1,17 +1,15 @@
-"""Reports about plans: verdict, explanation of a part, comparison of two plans."""
+"""Reports about plans: verdict, why a part is there, moves, comparison of two plans."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import inf
 
-from splitnet.core.plan import (
-    Placement,
-    Plan,
-    StrategyComparison,
-    Verdict,
-    value_text,
-)
+import numpy as np
+
+from splitnet.core.plan import Placement, Plan, StrategyComparison, Verdict, value_text
+from splitnet.core.timeline import Execution
+from splitnet.planner.engine.load_graph import Ints
+from splitnet.planner.engine.solve import step_costs
 from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
 from splitnet.planner.strategies.candidates import compare_plan
 
@@ -22,6 +20,9 @@ _MOST_COMPARED = 200
 _WORTH_SAYING = 0.02
 """Of the value: advice that saves less is not given."""
 _MOST_ADVICE = 3
+# Units that may be simulated to find what moves cost, 1 to 3 s each: with memory,
+# without it, and by the compiled event loop.
+_MOST_DETAILED, _MOST_SIMULATED, _MOST_COMPILED = 20_000, 220_000, 10_000_000
 
 
 def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
@@ -36,27 +37,19 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
     small = len(calls) <= _MOST_COMPARED
     if strategies is None and latency and plan.training and small and not foreign:
         strategies = compare_plan(plan)
-    device, value = _best_single_device(evaluator)
-    for alone in strategies.all if strategies is not None and latency else ():
-        # One figure for one device: towers count as the layers that they replicate.
-        if alone.kind == "one device":
-            device = alone.devices[-1] if alone.fits and alone.devices else None
-            value = alone.seconds if alone.fits else None
+    # One figure for one device: towers count as the layers that they replicate.
+    rows = strategies.all if strategies is not None and latency else ()
+    known = [one for one in rows if one.kind == "one device"]
+    single = {one.devices[-1]: one.seconds for one in known if one.fits and one.devices}
+    for name, there in evaluator.single_devices() if not known else ():
+        found = evaluator.evaluate(there)
+        single |= {name: found.value} if found.fits else {}
+    device = min(single, key=single.__getitem__, default=None)
+    value = None if device is None else single[device]
     advice = tuple(_advice(plan, evaluator))
     bare = replace(plan, verdict=None)
     verdict = Verdict(bare, device, value, advice, strategies)
     return replace(plan, verdict=verdict)
-
-
-def _best_single_device(evaluator: Evaluator) -> tuple[str | None, float | None]:
-    """The device on which the whole graph is best, of those where it fits."""
-    best, least = None, inf
-    for device, device_of in evaluator.single_devices():
-        if evaluator.objective == "memory" or evaluator.busiest(device_of) < least:
-            found = evaluator.evaluate(device_of)
-            if found.fits and found.value < least:
-                best, least = device, found.value
-    return best, None if best is None else least
 
 
 def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
@@ -68,10 +61,21 @@ def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
     size = len(plan.graph.calls) * plan.execution.microbatches
     tries = _MOST_PLAYS // max(1, size)
     device_of, value = dict(plan.device_of), plan.value
+    reasons = ("pin", "merge", "preference", "given", "fallback")
+    bound = {name for p in plan.graph.parts if p.near for name in (p.name, *p.near)}
+    changeable = [  # by names that pins know; not bound to another
+        one
+        for one in plan.placements
+        if one.reason in reasons
+        and one.part not in bound
+        and plan.graph.part[one.part].kind in ("branch", "merge")
+        and (calls := plan.graph.calls_of[one.part])
+        and not any(call.cpu_only for call in calls)
+    ]
     for number in range(_MOST_ADVICE):
         moves = [
             (one, device)
-            for one in _changeable(plan)
+            for one in changeable
             for device in other_devices(plan, evaluator, device_of[one.part])
         ][:tries]
         tries -= len(moves)
@@ -87,25 +91,9 @@ def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
         what = f"{one.part!r} on {one.device}"
         if plan.graph.part[one.part].kind == "merge":
             what = f"the {plan.cluster[one.device].kind.upper()} merge {one.part!r}"
-        then = "then " if number else ""
-        saved = 1 - least / value
-        yield f"{then}{what} costs {saved:.0%}: on={device!r} would save it"
+        saved = f"{1 - least / value:.0%}: on={device!r} would save it"
+        yield f"{'then ' * (number > 0)}{what} costs {saved}"
         value = least
-
-
-def _changeable(plan: Plan) -> list[Placement]:
-    """Parts that a person placed, by names that pins know; not bound to another."""
-    reasons = ("pin", "merge", "preference", "given", "fallback")
-    bound = {name for p in plan.graph.parts if p.near for name in (p.name, *p.near)}
-    return [
-        one
-        for one in plan.placements
-        if one.reason in reasons
-        and one.part not in bound
-        and plan.graph.part[one.part].kind in ("branch", "merge")
-        and plan.graph.calls_of[one.part]
-        and not any(call.cpu_only for call in plan.graph.calls_of[one.part])
-    ]
 
 
 def other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
@@ -170,15 +158,13 @@ class Explanation:
     def __str__(self) -> str:
         """The reason, and what each other device would cost."""
         one, objective = self.placement, self.objective
-        rows = [(one.device, value_text(objective, self.value))]
+        rows = {one.device: value_text(objective, self.value)}
         for a in self.alternatives:
             change = _change_text(objective, self.value, a.value)
             lacks = "" if a.fits else "; does not fit its memory"
-            rows.append(
-                (a.device, f"{value_text(objective, a.value)}, {change}{lacks}")
-            )
-        width = max(len(device) for device, _ in rows)
-        lines = [f"  {device:<{width}}  {text}" for device, text in rows]
+            rows[a.device] = f"{value_text(objective, a.value)}, {change}{lacks}"
+        width = max(map(len, rows))
+        lines = [f"  {device:<{width}}  {text}" for device, text in rows.items()]
         head = f"{one.part!r} is on {one.device}: {self.reason}."
         return "\n".join([head, *(lines if self.alternatives else ())])
 
@@ -188,13 +174,10 @@ class Explanation:
 def explain(plan: Plan, name: str) -> Explanation:
     """As `Plan.explain`: the part moves with what near= binds to it; all else stays."""
     one, evaluator = plan[name], evaluator_of(plan)
-    found = tuple(
-        alternative(plan, evaluator, one.part, device.name)
-        for device in plan.cluster
-        if device.name != one.device
-    )
+    others = (device.name for device in plan.cluster if device.name != one.device)
+    found = (alternative(plan, evaluator, one.part, device) for device in others)
     reason = reason_text(plan, one)
-    return Explanation(one, reason, plan.objective, plan.value, found)
+    return Explanation(one, reason, plan.objective, plan.value, tuple(found))
 
 
 def reason_text(plan: Plan, one: Placement) -> str:
@@ -208,13 +191,57 @@ def reason_text(plan: Plan, one: Placement) -> str:
 
 
 def alternative(
-    plan: Plan, evaluator: Evaluator, part: str, device: str
+    plan: Plan,
+    evaluator: Evaluator,
+    part: str,
+    device: str,
+    costs: Callable[[Ints], tuple[float, int]] | None = None,
 ) -> Alternative:
-    """What a plan would be with a part, and what is near it, on another device."""
-    there = evaluator.evaluate(moved(plan.graph, plan.device_of, part, device))
-    sent = sum(copy.bytes for copy in there.timeline.copies)
-    held = there.memory[device].total
-    return Alternative(device, there.value, there.fits, sent, held)
+    """What a plan would be with a part, and what is near it, on another device.
+
+    Memory is estimated if there are `costs` of placements: seconds and bytes copied.
+    """
+    where = moved(plan.graph, plan.device_of, part, device)
+    if costs is None:
+        there = evaluator.evaluate(where)
+        sent = sum(copy.bytes for copy in there.timeline.copies)
+        held = there.memory[device].total
+        return Alternative(device, there.value, there.fits, sent, held)
+    need = evaluator.need([p for p in where if where[p] != plan.device_of[p]]).total
+    peak = {name: memory.total for name, memory in plan.memory.items()}
+    peak[plan.device_of[part]] -= need
+    peak[device] += need
+    number = {one.name: i for i, one in enumerate(plan.cluster)}
+    value, sent = costs(np.array([number[where[p.name]] for p in plan.graph.parts]))
+    if plan.objective == "throughput":
+        value = evaluator.load_of(where)
+    elif plan.objective == "memory":
+        value = float(max(peak.values()))
+    fits = peak[device] <= plan.cluster[device].memory_bytes
+    return Alternative(device, value, fits, sent, peak[device], True)
+
+
+def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
+    """What each of the heaviest parts would cost elsewhere, each moved alone.
+
+    In large graphs memory is estimated; in even larger ones fewer parts are tried.
+    """
+    evaluator, device_of = evaluator_of(plan), plan.device_of
+    parts = [part.name for part in plan.graph.parts if part.kind != "input"]
+    parts.sort(key=lambda part: -evaluator.load(part, device_of[part]))
+    targets = {p: other_devices(plan, evaluator, device_of[p]) for p in parts[:most]}
+    size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
+    costs, tries = None, _MOST_DETAILED // size
+    if sum(map(len, targets.values())) > tries and plan.execution == Execution():
+        costs, compiled = step_costs(evaluator.problem)
+        tries = (_MOST_COMPILED if compiled else _MOST_SIMULATED) // size
+    found: dict[str, list[Alternative]] = {}
+    for part, devices in targets.items():
+        if devices and tries >= len(devices):
+            moves = (alternative(plan, evaluator, part, d, costs) for d in devices)
+            found[part] = list(moves)
+            tries -= len(devices)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,55 +258,53 @@ class Comparison:
     def __str__(self) -> str:
         """What moved, and what it changed."""
         a, b, count = self.before, self.after, len(self.moved)
-        parts = f"{count} part{'s' * (count > 1)}" if count else "nothing"
-        lines = [f"{parts} moved."]
-        if a.objective == b.objective == "throughput":
-            lines.append(_row("busiest", "throughput", a.value, b.value))
-        full = [max(held.total for held in one.memory.values()) for one in (a, b)]
-        lines += [
-            _row("step", "latency", a.seconds, b.seconds),
-            _row("transfers", "memory", a.transfer_bytes, b.transfer_bytes),
-            _row("fullest", "memory", *full),
+        full = [max(m.total for m in one.memory.values()) for one in (a, b)]
+        rows: list[tuple[str, str, float, float]] = [
+            ("busiest", "throughput", a.value, b.value),
+            ("step", "latency", a.seconds, b.seconds),
+            ("transfers", "memory", a.transfer_bytes, b.transfer_bytes),
+            ("fullest", "memory", full[0], full[1]),
         ]
-        lines += [
-            f"  {part}: {source or 'not there'} -> {target or 'not there'}"
-            for part, source, target in self.moved
+        loads = a.objective == b.objective == "throughput"
+        lines = [
+            f"{count or 'nothing'}{' part' * (count > 0)}{'s' * (count > 1)} moved."
         ]
+        for name, objective, before, after in rows[not loads :]:
+            change = _change_text(objective, before, after)
+            one, two = (value_text(objective, n, long=False) for n in (before, after))
+            lines.append(f"{name:<9} {one} -> {two}, {change}")
+        for part, source, target in self.moved:
+            lines.append(
+                f"  {part}: {source or 'not there'} -> {target or 'not there'}"
+            )
         return "\n".join(lines)
 
     __repr__ = __str__  # what a prompt or a notebook shows
 
 
-def _row(name: str, objective: str, before: float, after: float) -> str:
-    a, b = (value_text(objective, value, long=False) for value in (before, after))
-    return f"{name:<9} {a} -> {b}, {_change_text(objective, before, after)}"
-
-
 def compare(plan: Plan, other: Plan) -> Comparison:
     """Say what moved from one plan to another, and what that changed."""
-    return Comparison(plan, other, tuple(_moves(plan, other)))
-
-
-def _moves(plan: Plan, other: Plan) -> Iterator[tuple[str, str, str]]:
-    """What is elsewhere: parts, or runs of calls if the same calls make other parts."""
     a, b = dict(plan.device_of), dict(other.device_of)
     before, after = (
         {call.name: one.device_of[call.part] for call in one.graph.calls}
         for one in (plan, other)
     )
-    regrouped = list(a) != list(b) and sorted(before) == sorted(after)
-    if regrouped:
-        a, b = before, after
     names = list(dict.fromkeys([*a, *b]))
     runs: list[Sequence[str]] = [[name] for name in names]
-    if regrouped:
-        each = groupby(names, key=lambda name: (a[name], b[name]))
+    if list(a) != list(b) and sorted(before) == sorted(after):  # other parts
+        a, b = before, after
+        each = groupby(a, key=lambda name: (a[name], b[name]))
         runs = [list(run) for _, run in each]
-    for first, *rest in runs:
-        source, target = a.get(first, ""), b.get(first, "")
-        if source != target:
-            name = f"{first} .. {rest[-1]}" if rest else first
-            yield name, source, target
+    moved = [
+        (
+            f"{first} .. {rest[-1]}" if rest else first,
+            a.get(first, ""),
+            b.get(first, ""),
+        )
+        for first, *rest in runs
+        if a.get(first) != b.get(first)
+    ]
+    return Comparison(plan, other, tuple(moved))
 
 
 def _change_text(objective: str, before: float, after: float) -> str:

@@ -41,17 +41,20 @@ def lower_bound(
 
     If `hard`, of the program as well, where the problem is small enough for it.
     """
-    graph = problem.graph
-    if not problem.group_count or not graph.allowed.any(axis=1).all():
+    count, devices = problem.group_count, problem.device_count
+    if not count or not problem.graph.allowed.any(axis=1).all():
         return 0.0
     cost = cost_per_device(problem, objective)
-    found = [float(cost.min(axis=1).max()), _work(problem, cost)]
+    # The longest group, and all work shared by all devices if groups were divisible.
+    found = [float(cost.min(axis=1).max()), float(cost.min(axis=1).sum()) / devices]
+    classes = len(set(equivalent_devices(problem)))
+    if classes > 1 and count * classes <= _MOST_COLUMNS and found[1]:
+        found.append(_Program(problem, cost, whole=False).relaxed())
     if objective == "latency":
         path = CriticalPath(problem)
-        anywhere = [-1] * problem.group_count
-        found.append(path.length(anywhere) + path.calling_seconds())
+        found.append(path.length([-1] * count) + path.calling_seconds())
     best = max(found) * _SAFETY
-    if hard and problem.group_count <= _MOST_GROUPS:
+    if hard and count <= _MOST_GROUPS:
         program = _Program(problem, cost, whole=True)
         best = max(best, program.bound(objective, time_limit))
     return best
@@ -67,15 +70,6 @@ def cost_per_device(problem: Problem, objective: str) -> Floats:
     return np.where(graph.allowed, cost, inf)
 
 
-def _work(problem: Problem, cost: Floats) -> float:
-    """Least load of the busiest device if groups could be divided, with memory."""
-    plain = float(cost.min(axis=1).sum()) / problem.device_count
-    classes = len(set(equivalent_devices(problem)))
-    if classes == 1 or problem.group_count * classes > _MOST_COLUMNS or plain == 0:
-        return plain
-    return max(plain, _Program(problem, cost, whole=False).relaxed())
-
-
 class CriticalPath:
     """Longest chain of tasks and copies, as far as groups have devices.
 
@@ -85,17 +79,15 @@ class CriticalPath:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        step, graph = problem.step, problem.graph
-        n = step.count
-        unit = [*range(n), *range(n - 1, -1, -1), *range(n)]
-        group = problem.group_of_unit[unit]
-        allowed = graph.allowed[group].T
+        step, n = problem.step, problem.step.count
+        group = problem.group_of_unit[[*range(n), *range(n - 1, -1, -1), *range(n)]]
+        allowed = problem.graph.allowed[group].T
         self.group: list[int] = group.tolist()
         self.seconds = step.task_seconds
         times = np.where(allowed, np.array(step.task_seconds), inf)
         self.fastest: list[float] = times.min(axis=0).tolist()
         self.arcs: list[list[tuple[int, int, list[list[float]], float]]] = [
-            [] for _ in unit
+            [] for _ in group
         ]
         latency, per_byte = np.array(step.latency), np.array(step.seconds_per_byte)
 
@@ -190,25 +182,21 @@ class CriticalPath:
         return min(called * min(float(rule.part_seconds.min()), least), hops * least)
 
 
-def _model() -> Any:
-    """An empty program, solved by one thread without output."""
-    import highspy
-
-    model: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # untyped upstream
-    model.silent()
-    model.setOptionValue("threads", 1)
-    model.setOptionValue("random_seed", 0)
-    return model
-
-
 class _Program:
     """The program; times are in units of the work bound.
 
     Without `whole` groups may be divided, and equal devices are one: a linear program.
+    It is solved by one thread.
     """
 
     def __init__(self, problem: Problem, cost: Floats, *, whole: bool) -> None:
-        self.problem, self.cost, self.model = problem, cost, _model()
+        import highspy
+
+        self.problem, self.cost = problem, cost
+        self.model: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # untyped upstream
+        self.model.silent()
+        self.model.setOptionValue("threads", 1)
+        self.model.setOptionValue("random_seed", 0)
         self.unit = float(cost.min(axis=1).sum()) / problem.device_count or 1.0
         self.total = self.model.addVariable(obj=1.0)
         equal = range(problem.device_count) if whole else equivalent_devices(problem)

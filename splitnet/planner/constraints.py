@@ -5,9 +5,10 @@ result says for every group of parts that share a device which devices it may us
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import networkx as nx
 
@@ -16,6 +17,7 @@ from splitnet.core.errors import DeclarationError, DeviceError, format_bytes, li
 from splitnet.core.graph import Graph, Part, conflicts, in_all, names_of, near_groups
 from splitnet.core.net import preferences
 from splitnet.core.plan import DeviceOf, Fallback, Plan
+from splitnet.simulator.memory import lacking_bytes
 
 On = str | Sequence[str]
 Pins = Mapping[str, On] | Callable[[Part], On | None] | Plan
@@ -59,19 +61,17 @@ class Request:
             )
 
         def devices(name: str) -> tuple[str, ...]:
-            meant = [name] if name in cluster else []
-            if name in KINDS:
-                meant = [device.name for device in cluster.of_kind(name)]
-            elif name == "auto":
-                meant = [device.name for device in cluster.free_devices]
+            known = {kind: cluster.of_kind(kind) for kind in KINDS}
+            known["auto"] = cluster.free_devices
+            meant = [device.name for device in known.get(name, ())]
+            meant += [name] if name in cluster else []
             return tuple(device for device in meant if device in usable)
 
         self.lists = {name: devices(name) for name in (self.first, *part.on)}
         if part.kind == "input":
             self.lists = {self.first: (home,)}
         self.here = [name for name in self.lists if self.lists[name]]
-        elsewhere = usable if self.bound else [home]
-        self.others = devices(self.kind) or tuple(elsewhere)
+        self.others = devices(self.kind) or tuple(usable if self.bound else [home])
         # A merge on the CPU by default yields to near=.
         self.yields = part.kind == "merge" and part.on == ("cpu",)
 
@@ -123,10 +123,6 @@ def resolve(
     "error". With `whole_lists` every device of a preference list is allowed, not only
     the first that is available, and parts that requested the same missing device need
     not stay together: for when the first are full.
-
-    Raises:
-        DeviceError: missing devices under `missing="error"`, or constraints that
-            contradict each other; all of them at once.
     """
     requests = {part.name: Request(graph, cluster, part) for part in graph.parts}
     allowed = {
@@ -142,14 +138,14 @@ def resolve(
         parts = (graph.part[name] for name in lacking)
         faults = (f"part {p.name!r} requests {', '.join(p.on)}" for p in parts)
         raise DeviceError(listed(headline, faults))
-    bound = graph.parts
-    if not whole_lists:
-        first = {on: name for name, on in reversed(lacking.items()) if on not in KINDS}
-        together = {name: first[on] for name, on in lacking.items() if on in first}
-        bound = tuple(
-            replace(p, near=(*p.near, together[p.name])) if p.name in together else p
-            for p in bound
-        )
+    first: dict[str, str] = {}  # part that requests a missing device
+    bound = []
+    for part in graph.parts:
+        on = lacking.get(part.name)
+        if on and on not in KINDS and not whole_lists:
+            near = *part.near, first.setdefault(on, part.name)
+            part = replace(part, near=near)
+        bound.append(part)
     members = near_groups(bound)
     for group in members:
         if not in_all([allowed[name] for name in group]):
@@ -175,34 +171,24 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
 
     Pins are a table of names and patterns, a function of the part, or a plan: the
     devices of its parts, or of its calls if its parts are others.
-
-    Raises:
-        SplitnetError: pins of another type, keys as in `select`, no such device name.
     """
     inputs = {part.name for part in graph.parts if part.kind == "input"}
-    if isinstance(pins, DeviceOf):
-        pins = pins.plan
-    table: dict[str, On] = {}
+    pins = pins.plan if isinstance(pins, DeviceOf) else pins
     if isinstance(pins, Plan):
-        table = dict(pins.device_of)
+        table: dict[str, Any] = dict(pins.device_of)
         if not graph.part.keys() - inputs <= table.keys():
             table = {call.name: table[call.part] for call in pins.graph.calls}
         table = {name: on for name, on in table.items() if name not in inputs}
     elif callable(pins):
-        wanted = {p.name: pins(p) for p in graph.parts if p.name not in inputs}
-        table = {name: on for name, on in wanted.items() if on is not None}
-    elif isinstance(pins, Mapping | None):
+        table = {p.name: pins(p) for p in graph.parts if p.name not in inputs}
+        table = {name: on for name, on in table.items() if on is not None}
+    else:  # an input may be pinned to where it is
         table = {
             name: on
             for name, on in (pins or {}).items()
             if name not in inputs or not str(on).startswith("cpu")
         }
-    else:
-        raise DeclarationError(
-            "pins= must be a table of patterns, such as {'block1_*': 'gpu:0'}, a "
-            f"function of a part, or a plan or its file. Received: {pins!r}."
-        )
-    keys = {name: name for name in table} if callable(pins) else select(graph, table)
+    keys = dict(zip(table, table)) if callable(pins) else select(graph, table)
     on_of: dict[str, tuple[str, ...]] = {}
     for part, key in keys.items():
         try:
@@ -220,12 +206,15 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     then a call, a model inside the model, a range of calls "a .. b" (all on the ways
     from a to b), a layer. Among patterns the first that matches wins. Inputs are on the
     host and are never matched.
-
-    Raises:
-        DeclarationError: keys that match nothing, or two layers of one part with unlike
-            values; all of them at once.
     """
-    names = _names(graph, table)
+    names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
+    for key in table:
+        first, _, last = str(key).partition(" .. ")
+        if key not in names and {first, last} <= graph.call.keys():
+            order = graph.networkx()
+            after = nx.descendants(order, first) | {first}
+            for call in after & (nx.ancestors(order, last) | {last}):
+                names.get(graph.call[call].part, {}).setdefault(key, _RANGE_RANK)
     patterns = [key for key in table if set("*?[") & set(str(key))]
     used: set[str] = set()
     selected: dict[str, str] = {}
@@ -249,29 +238,16 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     return selected
 
 
-def _names(graph: Graph, table: Iterable[str]) -> dict[str, dict[str, int]]:
-    """The names that mean each part, ranges among the keys of a table included."""
-    names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
-    for key in table:
-        first, _, last = str(key).partition(" .. ")
-        if key not in names and {first, last} <= graph.call.keys():
-            order = graph.networkx()
-            after = nx.descendants(order, first) | {first}
-            for call in after & (nx.ancestors(order, last) | {last}):
-                names.get(graph.call[call].part, {}).setdefault(key, _RANGE_RANK)
-    return names
-
-
 def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> str:
     """A name or pattern that matches no part, with what may have been meant."""
     if key in graph.part:
         return f"{key!r} is an input; inputs are fed from the host, never pinned"
     if " .. " in key:
         return f"range {key!r} holds no call: no way leads from its first to its last"
-    known = list(dict.fromkeys(name for each in names.values() for name in each))
+    known = dict.fromkeys(name for each in names.values() for name in each)
     folded = {name.casefold(): name for name in reversed(known)}
     close = difflib.get_close_matches(key.casefold(), folded, n=3, cutoff=0.5)
-    hint = f"the parts are {', '.join(known[:8])}{' ...' * (len(known) > 8)}"
+    hint = f"the parts are {', '.join([*known][:8])}{' ...' * (len(known) > 8)}"
     if close:
         hint = f"did you mean {' or '.join(repr(folded[name]) for name in close)}?"
     return f"pattern {key!r} matches no part, call or layer; {hint}"
@@ -292,17 +268,16 @@ def fallbacks_of(
 
 def violations(plan: Plan) -> list[str]:
     """Constraints that a placement breaks which a person gave: a line for each."""
-    graph, device_of = plan.graph, plan.device_of
+    graph, device_of, cluster = plan.graph, plan.device_of, plan.cluster
     kernels = (
         f"{call.kind} {call.name!r} has no GPU kernel, but is on {device_of[call.part]}"
         for call in graph.calls
-        if call.cpu_only and plan.cluster[device_of[call.part]].kind == "gpu"
+        if call.cpu_only and cluster[device_of[call.part]].kind == "gpu"
     )
     room = (
-        f"{device.name} needs {format_bytes(plan.memory[device.name].total)}, has "
-        f"{format_bytes(device.memory_bytes)}"
-        for device in plan.cluster
-        if plan.memory[device.name].total > device.memory_bytes
+        f"{name} needs {format_bytes(plan.memory[name].total)}, has "
+        f"{format_bytes(cluster[name].memory_bytes)}"
+        for name in lacking_bytes(cluster, plan.memory)
     )
     here = {name: (device,) for name, device in device_of.items()}
     return [*conflicts(graph.parts, here), *kernels, *room]

@@ -19,19 +19,17 @@ from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group, Request, resolve, select
 from splitnet.planner.engine.load_graph import loads
 from splitnet.planner.engine.solve import Solution
-from splitnet.planner.partitioning import functions, in_functions, request_keys
 from splitnet.planner.problem import (
     Functions,
     Problem,
     equivalent_devices,
+    functions_called,
+    in_functions,
     problem_of,
+    request_keys,
 )
-from splitnet.simulator.microbatch import (
-    in_schedule,
-    pipeline_of,
-    recomputed_parts,
-)
-from splitnet.simulator.simulate import Outcome, outcome_of
+from splitnet.simulator.memory import Outcome, lacking_bytes, outcome_of
+from splitnet.simulator.microbatch import in_schedule, pipeline_of, recomputed_parts
 from splitnet.simulator.step_graph import StepGraph, step_graph
 
 _MOST_PLAYS = 15_000
@@ -40,13 +38,18 @@ _MOST_PLAYS = 15_000
 
 @dataclass(frozen=True, slots=True)
 class Evaluation(Outcome):
-    """What the objective counts for a placement, and whether every device has room.
+    """What the objective counts for a placement, and the bytes that full devices lack.
 
     `value` is in seconds, or in bytes for the objective "memory".
     """
 
     value: float
-    fits: bool
+    lacking: Mapping[str, int]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device has room."""
+        return not self.lacking
 
 
 @dataclass(frozen=True)
@@ -122,24 +125,19 @@ class Evaluator:
     def problem_of(self, groups: Sequence[Group]) -> Problem:
         """The placement problem of some groups of parts, without a cut penalty."""
         number = {part: i for i, group in enumerate(groups) for part in group.parts}
+        units = [number[part] for part in self.step.parts]
 
         def step_of(devices: list[int]) -> tuple[StepGraph, list[int]]:
-            units = functions(self.graph, self.step, devices)
-            step = self._step(units)
-            return step, [devices[calls[0]] for calls in units]
+            units = functions_called(self.graph, self.step, devices)
+            return self._step(units), [devices[calls[0]] for calls in units]
 
         rule = Functions(
             np.array(request_keys(self.graph), np.int64),
             np.array([device.part_seconds for device in self.cluster], np.float64),
             step_of,
         )
-        return problem_of(
-            self.step,
-            self.cluster,
-            groups,
-            group_of_unit=[number[part] for part in self.step.parts],
-            functions=rule if self.regroup else None,
-        )
+        how: dict[str, Any] = {"functions": rule if self.regroup else None}
+        return problem_of(self.step, self.cluster, groups, group_of_unit=units, **how)
 
     @cached_property
     def problem(self) -> Problem:
@@ -149,15 +147,13 @@ class Evaluator:
     def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
         """Simulate a placement of every part."""
         outcome = outcome_of(self.cluster, self.step_of(device_of), device_of)
-        held = outcome.memory
-        fits = all(held[d.name].total <= d.memory_bytes for d in self.cluster)
+        held, value = outcome.memory, outcome.timeline.seconds
         if self.objective == "memory":
             value = float(max(memory.total for memory in held.values()))
         elif self.objective == "throughput":
             value = self.load_of(device_of)
-        else:
-            value = outcome.timeline.seconds
-        return Evaluation(outcome.timeline, held, value, fits)
+        lacking = lacking_bytes(self.cluster, held)
+        return Evaluation(outcome.timeline, held, value, lacking)
 
     def load_of(self, device_of: Mapping[str, str]) -> float:
         """Load of the busiest device: what the objective "throughput" counts."""
@@ -188,18 +184,15 @@ class Evaluator:
 
     def need(self, parts: Sequence[str]) -> Memory:
         """What some parts need wherever they are, without copies."""
-        step = self.step
         numbers = (u for part in parts for u in self._units.get(part, ()))
-        units = [step.units[u] for u in numbers]
-        inside = [unit.memory for unit in units]
+        units = [self.step.units[u] for u in numbers]
+        passing = (max(u.memory.forward, u.memory.backward) for u in units)
         return Memory(
             weights=sum(unit.weight_bytes for unit in units),
             gradients=sum(unit.gradient_bytes for unit in units),
-            slots=sum(unit.trained_bytes for unit in units) * step.slot_copies,
+            slots=sum(unit.trained_bytes for unit in units) * self.step.slot_copies,
             activations=sum(unit.saved_floor for unit in units),
-            workspace=max(
-                (max(one.forward, one.backward) for one in inside), default=0
-            ),
+            workspace=max(passing, default=0),
         )
 
     def single_devices(
@@ -222,24 +215,27 @@ class Evaluator:
         return dict(zip(names, equivalent_devices(self.problem), strict=True))
 
     def plan(
-        self, placements: Iterable[Placement], bound: float = inf, **known: Any
+        self,
+        device_of: Mapping[str, str],
+        bound: float,
+        reasons: Mapping[str, str] | None = None,
+        **known: Any,
     ) -> Plan:
         """The plan that a placement makes, with what else is known of it."""
-        rows = tuple(placements)
-        found = self.evaluate({p.part: p.device for p in rows})
+        found = self.evaluate(device_of)
+        names = "graph", "cluster", "objective", "optimizer", "training", "costs"
+        why = reasons or dict.fromkeys(device_of, "given")
+        rows = (
+            Placement(p.name, device_of[p.name], ", ".join(p.on), why[p.name])
+            for p in self.graph.parts
+        )
         return Plan(
-            graph=self.graph,
-            cluster=self.cluster,
-            placements=rows,
+            **{name: getattr(self, name) for name in (*names, "execution")},
+            placements=tuple(rows),
             memory=found.memory,
             timeline=found.timeline,
-            objective=self.objective,
-            optimizer=self.optimizer,
-            training=self.training,
             value=found.value,
             bound=min(bound, found.value),
-            costs=self.costs,
-            execution=self.execution,
             **({"fallbacks": ()} | known),
         )
 
@@ -266,6 +262,27 @@ def evaluator_of(plan: Plan) -> Evaluator:
     return replace(made, execution=plan.execution)
 
 
+def replayed(plan: Plan, bound: float = inf, **changes: Any) -> Plan:
+    """The plan with changes, its step simulated anew, and the bound that it has."""
+    plan = replace(plan, **changes)
+    found = evaluator_of(plan).evaluate(plan.device_of)
+    return replace(
+        plan,
+        memory=found.memory,
+        timeline=found.timeline,
+        value=found.value,
+        bound=min(bound, found.value),
+    )
+
+
+def executed(plan: Plan, execution: Execution) -> Plan:
+    """The plan run another way, simulated anew; micro-batches have no lower bound."""
+    if execution == plan.execution:
+        return plan
+    bound = plan.bound if execution.microbatches == 1 else 0.0
+    return replayed(plan, bound, execution=execution)
+
+
 def score(
     graph: Graph,
     cluster: Cluster,
@@ -273,12 +290,7 @@ def score(
     options: PlanOptions | None = None,
     **changes: Any,
 ) -> Plan:
-    """As `splitnet.score`, of a graph; with `regroup`, of one with a part per call.
-
-    Raises:
-        DeclarationError: names that are not there, or parts that are left out.
-        DeviceError: a device that is not in the cluster.
-    """
+    """As `splitnet.score`, of a graph; with `regroup`, of one with a part per call."""
     options = replace(options or PlanOptions(), **changes)
     plan = device_of.plan if isinstance(device_of, DeviceOf) else device_of
     if isinstance(plan, Plan):  # whose parts are functions already
@@ -288,27 +300,8 @@ def score(
             graph = replace(graph, calls=tuple(calls), parts=plan.graph.parts)
     full = _full_placement(graph, cluster, device_of)
     evaluator, full = Evaluator.of(graph, cluster, options).as_run(full)
-    rows = (
-        Placement(p.name, full[p.name], ", ".join(p.on), "given")
-        for p in evaluator.graph.parts
-    )
     bound = lower_bound(evaluator.problem, evaluator.objective)
-    return evaluator.plan(rows, bound, strategy="given")
-
-
-def decisions_of(plan: Plan) -> dict[str, Any]:
-    """What a plan keeps where its step is simulated anew."""
-    names = "fallbacks", "strategy", "contiguity", "ended_by_clock", "reused", "verdict"
-    return {name: getattr(plan, name) for name in names}
-
-
-def executed(plan: Plan, execution: Execution) -> Plan:
-    """The plan run another way, simulated anew; micro-batches have no lower bound."""
-    if execution == plan.execution:
-        return plan
-    bound = plan.bound if execution.microbatches == 1 else 0.0
-    evaluator = replace(evaluator_of(plan), execution=execution)
-    return evaluator.plan(plan.placements, bound, **decisions_of(plan))
+    return evaluator.plan(full, bound, strategy="given")
 
 
 def _full_placement(
@@ -375,14 +368,15 @@ def reasons_of(found: Found) -> dict[str, str]:
     Every other device is simulated for each group with a choice, which is left out of
     large graphs: there all are "cost".
     """
-    evaluator, device_of = found.evaluator, found.device_of
-    graph, cluster, groups = evaluator.graph, evaluator.cluster, found.groups
+    evaluator, device_of, groups = found.evaluator, found.device_of, found.groups
+    graph, cluster = evaluator.graph, evaluator.cluster
     value = evaluator.evaluate(device_of).value
+    less, same = value * (1 - 1e-9), value * (1 + 1e-9)
     free = [group for group in groups if len(group.allowed) > 1]
     count = sum(len(group.allowed) - 1 for group in free)
     plays = count * evaluator.step.count * evaluator.execution.microbatches
     tried = free if plays <= _MOST_PLAYS else []
-    better, least = "", value * (1 - 1e-9)  # for everything, if it had the memory
+    better, least = "", less  # for everything, if it had the memory
     for device, there in evaluator.single_devices(groups) if tried else ():
         alone = evaluator.evaluate(there)
         if not alone.fits and alone.value < least:
@@ -398,11 +392,10 @@ def reasons_of(found: Found) -> dict[str, str]:
                 for device in group.allowed
                 if device not in taken
             ]
-            if better in group.allowed and here != better:
-                reason = "memory"
-            elif any(one.fits and one.value <= value * (1 + 1e-9) for one in others):
+            full = better in group.allowed and here != better
+            if not full and any(one.fits and one.value <= same for one in others):
                 reason = "tie"
-            elif any(one.value < value * (1 - 1e-9) for one in others):
+            elif full or any(one.value < less for one in others):
                 reason = "memory"
         for part in group.parts:
             one = Request(graph, cluster, graph.part[part])

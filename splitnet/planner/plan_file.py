@@ -6,9 +6,9 @@ was edited cannot claim what is not so. Only the bound is taken from a file, if 
 has the value that the file says, because the search proves better bounds than loading.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import Costs, costs_for_file
@@ -56,14 +56,6 @@ class _File:
     graph: Graph
 
 
-_SAME = (
-    *("objective", "strategy", "optimizer", "training", "fallbacks", "reused"),
-    *("execution", "value", "bound", "contiguity", "ended_by_clock"),
-    *("cluster", "graph"),
-)
-"""Fields of a file that are those of its plan."""
-
-
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan as JSON; equal plans give equal bytes.
 
@@ -87,25 +79,22 @@ def load_plan(path: str | Path) -> Plan:
 
 def plan_to_dict(plan: Plan) -> dict[str, object]:
     """The plan as plain values."""
-    file = _File(
-        splitnet_plan=VERSION,
-        device_of=dict(plan.device_of),
-        placements=tuple(
+    known: dict[str, Any] = {
+        "splitnet_plan": VERSION,
+        "device_of": dict(plan.device_of),
+        "placements": tuple(
             _Placed(p.part, p.requested, p.reason) for p in plan.placements
         ),
-        costs=costs_for_file(plan.costs),
-        **{name: getattr(plan, name) for name in _SAME},
-    )
+        "costs": costs_for_file(plan.costs),
+    }
+    same = {one.name for one in fields(_File)} - known.keys()
+    file = _File(**known, **{name: getattr(plan, name) for name in same})
     values: dict[str, object] = encode(file)
     return values
 
 
 def plan_from_dict(values: object) -> Plan:
-    """The inverse of `plan_to_dict`, for values that nobody has checked.
-
-    Raises:
-        SplitnetError: naming the first field at fault, or what no plan can have.
-    """
+    """The inverse of `plan_to_dict`, for values that nobody has checked."""
     version = values.get("splitnet_plan") if isinstance(values, dict) else None
     if version != VERSION or isinstance(version, bool):
         found = f"version {version!r}" if version else "no field 'splitnet_plan'"
@@ -114,30 +103,18 @@ def plan_from_dict(values: object) -> Plan:
             f"has {found}. Make the plan again, or install the splitnet that wrote it."
         )
     file = decode(values, _File)
-    plan = score(
-        file.graph,
-        file.cluster,
-        file.device_of,
-        objective=file.objective,
-        costs=file.costs,
-        optimizer=file.optimizer,
-        training=file.training,
-    )
+    names = "objective", "costs", "optimizer", "training"
+    options = {name: getattr(file, name) for name in names}
+    plan = score(file.graph, file.cluster, file.device_of, **options)
     known = {one.part: (one.requested, one.reason) for one in file.placements}
     rows = (
         Placement(one.part, one.device, *known.get(one.part, ("", "given")))
         for one in plan.placements
     )
     kept = (f for f in file.fallbacks if plan.device_of.get(f.part) == f.assigned)
-    plan = replace(
-        plan,
-        placements=tuple(rows),
-        fallbacks=tuple(kept),
-        reused=file.reused,
-        strategy=file.strategy,
-        contiguity=file.contiguity,
-        ended_by_clock=file.ended_by_clock,
-    )
+    names = "reused", "strategy", "contiguity", "ended_by_clock"
+    decisions: dict[str, Any] = {name: getattr(file, name) for name in names}
+    plan = replace(plan, placements=tuple(rows), fallbacks=tuple(kept), **decisions)
     how = file.execution
     again = tuple(file.cluster[name].name for name in how.recompute)
     execution = execution_of(plan, how.microbatches, how.schedule, None)

@@ -8,29 +8,28 @@ graph, cluster, options
    or InfeasibleError   with the smallest changes that would fit, each planned
 """
 
-import itertools
 import math
+from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import chain, count, islice
+from operator import itemgetter
 from time import monotonic
 from typing import Any
 
-import numpy as np
-
-from splitnet.core.cluster import Cluster, Device
+from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError, format_bytes
 from splitnet.core.graph import Graph
-from splitnet.core.plan import Placement, Plan, PlanOptions
+from splitnet.core.plan import Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import Group, Request, fallbacks_of, with_pins
 from splitnet.planner.engine.budget import STEPS_PER_SECOND
 from splitnet.planner.engine.load_graph import Ints, cut_size
 from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import Evaluator, Found, placed, reasons_of
-from splitnet.planner.partitioning import bind_shared_weights
-from splitnet.planner.problem import Problem, single_devices
-from splitnet.simulator.batch import largest_true, scaled_graph
+from splitnet.planner.problem import Problem, bind_shared_weights, single_devices
+from splitnet.simulator.units import scaled_graph
 
 _FREE_SHARE = 0.8
 """Of a search for the best assignment; the rest is for fewer transfers."""
@@ -45,28 +44,19 @@ _MOST_NAMED = 8
 
 
 def plan_graph(
-    graph: Graph,
-    cluster: Cluster,
-    options: PlanOptions | None = None,
-    **changes: Any,
+    graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **changes: Any
 ) -> Plan:
     """Place every part of a graph on a device of a cluster, as `splitnet.plan` does.
 
     With no cut penalty the plan is never worse than everything on the best single
     device that is allowed and fits. With `regroup`, the graph has a part per call, and
     the functions that run are the parts of the plan. `changes` beat `options`.
-
-    Raises:
-        SplitnetError: as `splitnet.plan`.
     """
     return with_verdict(find_plan(graph, cluster, options, **changes))
 
 
 def find_plan(
-    graph: Graph,
-    cluster: Cluster,
-    options: PlanOptions | None = None,
-    **changes: Any,
+    graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **changes: Any
 ) -> Plan:
     """As `plan_graph`, without a verdict."""
     options = replace(options or PlanOptions(), **changes)
@@ -85,24 +75,20 @@ class NothingFitsError(Exception):
 
     def explained(self, *remedies: str) -> InfeasibleError:
         """What lacks, and what would do beside these; finding that takes seconds."""
-        return _infeasible_error(self.found, remedies)
+        return InfeasibleError(_Refusal(self.found).text(remedies))
 
 
 def plan_of(found: Found, options: PlanOptions) -> Plan:
     """The plan of a placement, with reasons, fallbacks and options."""
-    device_of, reasons = found.device_of, reasons_of(found)
-    graph = found.evaluator.graph
-    rows = (
-        Placement(p.name, device_of[p.name], ", ".join(p.on), reasons[p.name])
-        for p in graph.parts
-    )
-    return found.evaluator.plan(
-        rows,
-        found.solution.bound,
-        fallbacks=fallbacks_of(graph, found.evaluator.cluster, device_of),
-        strategy=found.solution.algorithm,
+    evaluator, solution = found.evaluator, found.solution
+    return evaluator.plan(
+        found.device_of,
+        solution.bound,
+        reasons_of(found),
+        fallbacks=fallbacks_of(evaluator.graph, evaluator.cluster, found.device_of),
+        strategy=solution.algorithm,
         contiguity=options.contiguity,
-        ended_by_clock=found.solution.ended_by_clock,
+        ended_by_clock=solution.ended_by_clock,
     )
 
 
@@ -127,20 +113,15 @@ def _search(
     graph: Graph, cluster: Cluster, options: PlanOptions, began: float
 ) -> Found:
     """Search first requests; where they are full, whole preference lists."""
-    evaluator = Evaluator.of(graph, cluster, options)
-
-    missing = options.missing
-    tries = [evaluator.resolve(missing, whole_lists=lists) for lists in (False, True)]
-    if tries[0] == tries[1]:
-        tries.pop()
-    for lists in range(len(tries)):
-        groups = tries[lists]
+    evaluator, limit = Evaluator.of(graph, cluster, options), options.time_limit
+    both = (evaluator.resolve(options.missing, whole_lists=n) for n in (False, True))
+    first, every = both
+    tries = [first] if first == every else [first, every]
+    for groups in tries:
         problem = evaluator.problem_of(groups)
         # What follows the search takes about as long as what comes before it.
-        around = 2 * (monotonic() - began)
-        seconds = max(0.2 * options.time_limit, options.time_limit - around)
-        share = 1 / len(tries)
-        solution = _solved(problem, options, share, share * seconds)
+        seconds = max(0.2 * limit, limit - 2 * (monotonic() - began)) / len(tries)
+        solution = _solved(problem, options, 1 / len(tries), seconds)
         if solution.feasible:
             break
         began = monotonic()
@@ -148,7 +129,8 @@ def _search(
     wanted = (names[device] for device in solution.assignment)
     evaluator, device_of = evaluator.as_run(placed(groups, wanted))
     if options.regroup:
-        groups = evaluator.resolve(missing, whole_lists=bool(lists))
+        whole_lists = groups is not first
+        groups = evaluator.resolve(options.missing, whole_lists=whole_lists)
     found = Found(evaluator, groups, device_of, solution)
     if not solution.feasible:
         raise NothingFitsError(found)
@@ -186,17 +168,28 @@ def _solved(
     if not best.feasible or not penalty or not cuts:
         return best
     found = [best, solved(penalty / cuts, 1 - _FREE_SHARE, [best.assignment])]
-    limit = best.value * (1 + penalty)
-    graph = problem.graph
     for place in single_devices(problem):
-        spent = graph.seconds[np.arange(len(place)), graph.kind[place]]
-        busiest = float(np.bincount(place, spent).max(initial=0.0))
-        if options.objective == "memory" or busiest <= limit:
-            value = value_of(problem, options.objective, place, options.contiguity)
-            found.append(replace(best, assignment=place, value=value))
+        value = value_of(problem, options.objective, place, options.contiguity)
+        found.append(replace(best, assignment=place, value=value))
+    limit = best.value * (1 + penalty)
     good = [one for one in found if one.feasible and one.value <= limit]
-    calm = min(good, key=lambda o: (cut_size(graph, o.assignment), o.value))
+    calm = min(good, key=lambda o: (cut_size(problem.graph, o.assignment), o.value))
     return replace(calm, bound=best.bound)
+
+
+def largest_true(holds: Callable[[int], bool], most: int) -> int:
+    """The largest number from 1 to `most` for which a falling property holds, or 0.
+
+    Doubles, then halves: O(log most) tries.
+
+    >>> largest_true(lambda n: n * n <= 1000, 4096)
+    31
+    """
+    high = 1
+    while high <= most and holds(high):
+        high *= 2
+    ends = high // 2 + 1, min(high, most + 1)
+    return bisect(range(high), False, *ends, key=lambda n: not holds(n)) - 1
 
 
 def fits_somewhere(evaluator: Evaluator, seconds: float = _TRY_SECONDS) -> bool:
@@ -209,200 +202,169 @@ def fits_somewhere(evaluator: Evaluator, seconds: float = _TRY_SECONDS) -> bool:
         room = [evaluator.cluster[name].memory_bytes for name in allowed]
         if need[inside].sum() > sum(room) or need[inside].max() > max(room):
             return False
-    found = solve(
-        problem, objective="memory", time_limit=seconds, prove=False, until_found=True
-    )
-    return found.feasible
+    how: dict[str, Any] = {"prove": False, "until_found": True}
+    return solve(problem, objective="memory", time_limit=seconds, **how).feasible
 
 
-class _Case:
-    """A problem without a solution, and the least broken placement that was found."""
+class _Refusal:
+    """A problem without a solution, and the least broken placement that was found.
+
+    `need` has the bytes of each group, wherever it is; `name` the part that stands for
+    it, the one with a request of its own; `on` the groups of each device, the largest
+    first.
+    """
 
     def __init__(self, found: Found) -> None:
         self.evaluator, self.groups = found.evaluator, found.groups
+        self.graph, self.cluster = self.evaluator.graph, self.evaluator.cluster
         wanted = (found.device_of[group.parts[0]] for group in self.groups)
         self.device_of = placed(self.groups, wanted)
-        self.held = self.evaluator.evaluate(self.device_of).memory
-        self.needs = {g.parts: self.evaluator.need(g.parts).total for g in self.groups}
-
-    def need(self, *groups: Group) -> int:
-        """The bytes of some groups, wherever they are."""
-        return sum(self.needs[group.parts] for group in groups)
-
-    def reason(self, part: str) -> str:
-        """Why a part is where it is, "" where that was free."""
-        graph, cluster = self.evaluator.graph, self.evaluator.cluster
-        one = Request(graph, cluster, graph.part[part])
-        return one.reason(self.device_of[part])[0]
-
-    def name(self, group: Group) -> str:
-        """The part that stands for its group: the one with a request of its own."""
+        self.reason: dict[str, str] = {}  # why each part is where it is, if not free
+        for part in self.graph.parts:
+            request = Request(self.graph, self.cluster, part)
+            self.reason[part.name], _ = request.reason(self.device_of[part.name])
         firm = ("pin", "no kernel", "fallback")
-        return min(group.parts, key=lambda part: self.reason(part) not in firm)
+        self.need, self.name = dict[Group, int](), dict[Group, str]()
+        self.on: dict[str, list[Group]] = {device.name: [] for device in self.cluster}
+        for group in self.groups:
+            parts = group.parts
+            self.need[group] = self.evaluator.need(parts).total
+            self.name[group] = min(parts, key=lambda p: self.reason[p] not in firm)
+            self.on[self.device_of[parts[0]]].append(group)
+        for its in self.on.values():
+            its.sort(key=self.need.__getitem__, reverse=True)
+        # The device that lacks most, and the largest group there.
+        self.held = self.evaluator.evaluate(self.device_of).memory
+        lacks = {d.name: self.held[d.name].total - d.memory_bytes for d in self.cluster}
+        self.full, self.lacking = max(lacks.items(), key=itemgetter(1))
+        self.culprit = self.on[self.full][0]
 
     def is_pinned(self, group: Group) -> bool:
         """Whether a person put it where it is."""
-        return self.reason(self.name(group)) == "pin"
+        return self.reason[self.name[group]] == "pin"
 
-    def on(self, device: str) -> list[Group]:
-        """The groups on a device, the largest first."""
-        there = [g for g in self.groups if self.device_of[g.parts[0]] == device]
-        return sorted(there, key=self.need, reverse=True)
+    def text(self, known: Sequence[str]) -> str:
+        """What does not fit, what is where, and what to try; `known` remedies first."""
+        nothing = "nothing was found that would do; ask for less"
+        last = f"  try      {', or '.join([*known, *self._remedies()]) or nothing}"
+        for i, one in enumerate(self.groups):
+            for other in (self.groups[j] for j in one.apart if i < j):
+                where = self.device_of[one.parts[0]]
+                if self.device_of[other.parts[0]] == where:
+                    return (
+                        f"apart= cannot be kept: {self.name[one]!r} and "
+                        f"{self.name[other]!r} would share {where}.\n"
+                        f"  allowed  {', '.join(one.allowed)}\n{last}"
+                    )
+        needs = self.evaluator.need(self.culprit.parts)
+        held = {f.name.replace("_", " "): getattr(needs, f.name) for f in fields(needs)}
+        parts = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in held.items() if n)
+        parts = parts.replace(" slots ", " optimizer slots ")
+        allowed = {name for g in self.groups if self.need[g] for name in g.allowed}
+        rooms = {d.name: d.memory_bytes for d in self.cluster if d.name in allowed}
+        shown = ", ".join([*rooms][:_MOST_NAMED]) + " ..." * (len(rooms) > _MOST_NAMED)
+        total = f"without copies; {format_bytes(sum(rooms.values()))} on {shown}"
+        rows = [_row("needs", needs.total, parts), *self._rooms()]
+        rows.append(_row("in all", sum(self.need.values()), total))
+        return "\n".join([self._headline(), *rows, last])
 
+    def _headline(self) -> str:
+        culprit, full, name = self.culprit, self.full, self.name[self.culprit]
+        what = f"{self.graph.part[name].kind} {name!r}"
+        if len(culprit.parts) > 1:
+            what += f" (with {len(culprit.parts) - 1} near it)"
+        if len(culprit.allowed) == 1:
+            where = "is declared" if self.is_pinned(culprit) else "must be"
+            return f"{what} does not fit on {full}, where it {where}."
+        rooms = (self.cluster[name].memory_bytes for name in culprit.allowed)
+        if self.need[culprit] > max(rooms):
+            names = ", ".join(culprit.allowed)
+            return f"{what} does not fit on any device it may use ({names})."
+        return (
+            f"the parts of {self.graph.name!r} do not fit together; the least that was "
+            f"found lacks memory on {full}, where {what} is the largest."
+        )
 
-def _infeasible_error(found: Found, known: Sequence[str] = ()) -> InfeasibleError:
-    """What does not fit, what is where, and what to try; `known` remedies first."""
-    case, cluster = _Case(found), found.evaluator.cluster
-    groups, there = case.groups, case.device_of
-    excess = {d.name: case.held[d.name].total - d.memory_bytes for d in cluster}
-    full = max(excess, key=excess.__getitem__)
-    culprit = case.on(full)[0]
-    remedies = ", or ".join([*known, *_remedies(case, culprit, full)])
-    last = f"  try      {remedies or 'nothing was found that would do; ask for less'}"
-    for i, one in enumerate(groups):
-        for other in (groups[j] for j in one.apart if i < j):
-            if there[one.parts[0]] == there[other.parts[0]]:
-                return InfeasibleError(
-                    f"apart= cannot be kept: {case.name(one)!r} and "
-                    f"{case.name(other)!r} would share {there[one.parts[0]]}.\n"
-                    f"  allowed  {', '.join(one.allowed)}\n{last}"
-                )
-    needs = case.evaluator.need(culprit.parts)
-    kinds = {
-        "weights": needs.weights,
-        "gradients": needs.gradients,
-        "optimizer slots": needs.slots,
-        "activations": needs.activations,
-        "workspace": needs.workspace,
-    }
-    parts = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in kinds.items() if n)
-    allowed = {name for g in groups if case.need(g) for name in g.allowed}
-    devices = [device for device in cluster if device.name in allowed]
-    room = format_bytes(sum(device.memory_bytes for device in devices))
-    shown = ", ".join(device.name for device in devices[:_MOST_NAMED])
-    shown += " ..." if len(devices) > _MOST_NAMED else ""
-    lines = [
-        _headline(case, culprit, full),
-        _row("needs", needs.total, parts),
-        *_rooms(case, culprit, full),
-        _row("in all", case.need(*groups), f"without copies; {room} on {shown}"),
-        last,
-    ]
-    return InfeasibleError("\n".join(lines))
+    def _rooms(self) -> Iterator[str]:
+        """A line per device: what is free there without the culprit, what fills it."""
+        names = dict.fromkeys([self.full, *self.culprit.allowed, *self.on])
+        for name in list(names)[:_MOST_NAMED]:
+            room, taken = self.cluster[name].memory_bytes, self.held[name].total
+            taken -= self.need[self.culprit] if name == self.full else 0
+            text = f"{'free' if taken <= room else 'missing'} of {format_bytes(room)}"
+            others = [g for g in self.on[name] if g != self.culprit and self.need[g]]
+            for group in others[:2]:
+                what = "is"
+                if len(group.allowed) == 1:
+                    what = "is pinned" if self.is_pinned(group) else "must be"
+                need = format_bytes(self.need[group])
+                text += f"; {self.name[group]!r} {what} there with {need}"
+            yield _row(name, abs(room - taken), text)
+
+    def _remedies(self) -> Iterator[str]:
+        """The changes that would do, the one that costs least first."""
+        graph, cluster, kind = self.graph, self.cluster, self.cluster[self.full].kind
+        pinned = [
+            [part for part in group.parts if self.reason[part] == "pin"]
+            for group in self.on[self.full]
+            if self.is_pinned(group)
+        ]
+
+        def freed(n: int) -> dict[str, str]:
+            return dict.fromkeys(chain(*pinned[:n]), kind)
+
+        fits = self._in_time()
+        n = _least(lambda n: fits(graph=with_pins(graph, freed(n))), len(pinned))
+        if n:
+            first, *_ = names = list(freed(n))
+            there, those = graph.part[first].on, ", ".join(map(repr, names))
+            yield f'on="{kind}" instead of on="{", ".join(there)}" for {those}'
+        if self.lacking > 0 and len(graph.calls) <= _MOST_CALLS:
+            fits, most = self._in_time(), graph.batch - 1
+            if n := largest_true(lambda n: fits(graph=scaled_graph(graph, n)), most):
+                yield f"batch <= {n}"
+        devices = cluster.of_kind("gpu") or cluster.devices
+        like = max(devices, key=lambda device: device.memory_bytes)
+        those_like = (f"{like.name.rpartition(':')[0]}:{i}" for i in count())
+        unused = islice((n for n in those_like if n not in cluster), _MOST_MORE)
+        more = [replace(like, name=name) for name in unused]
+
+        def enlarged(n: int, twentieths: int = 20) -> Cluster:
+            every = (*cluster.devices, *more[:n])
+            rooms = [device.memory_bytes * twentieths // 20 for device in every]
+            made = (replace(d, memory_bytes=room) for d, room in zip(every, rooms))
+            return replace(cluster, devices=tuple(made))
+
+        fits = self._in_time()
+        if n := _least(lambda n: fits(cluster=enlarged(n)), _MOST_MORE):
+            yield f"{len(devices) + n} devices like {like.name}"
+        if self.lacking > 0:
+            fits = self._in_time()
+            if n := _least(lambda n: fits(cluster=enlarged(0, 20 + n)), 20 * 32):
+                yield f"{1 + n / 20:.3g} times the memory everywhere"
+
+    def _in_time(self) -> Callable[..., bool]:
+        """Whether it fits with changes of the evaluator; never, once the time is over.
+
+        A try counts for `_TRY_SECONDS` at most, as the search may be compiled once.
+        """
+        left = _REMEDY_SECONDS
+
+        def fits(**changes: Any) -> bool:
+            nonlocal left
+            began = monotonic()
+            found = left > 0 and fits_somewhere(replace(self.evaluator, **changes))
+            left -= min(monotonic() - began, _TRY_SECONDS)
+            return found
+
+        return fits
 
 
 def _row(name: str, count: int, text: str) -> str:
     return f"  {name:<8} {format_bytes(count):>9}  {text}".rstrip()
 
 
-def _headline(case: _Case, culprit: Group, full: str) -> str:
-    graph, cluster = case.evaluator.graph, case.evaluator.cluster
-    name = case.name(culprit)
-    what = f"{graph.part[name].kind} {name!r}"
-    if len(culprit.parts) > 1:
-        what += f" (with {len(culprit.parts) - 1} near it)"
-    if len(culprit.allowed) == 1:
-        where = "is declared" if case.is_pinned(culprit) else "must be"
-        return f"{what} does not fit on {full}, where it {where}."
-    if all(case.need(culprit) > cluster[d].memory_bytes for d in culprit.allowed):
-        names = ", ".join(culprit.allowed)
-        return f"{what} does not fit on any device it may use ({names})."
-    return (
-        f"the parts of {graph.name!r} do not fit together; the least that was found "
-        f"lacks memory on {full}, where {what} is the largest."
-    )
-
-
-def _rooms(case: _Case, culprit: Group, full: str) -> Iterator[str]:
-    """A line per device: what is free there without the culprit, and what fills it."""
-    cluster = case.evaluator.cluster
-    names = dict.fromkeys([full, *culprit.allowed, *(d.name for d in cluster)])
-    for name in list(names)[:_MOST_NAMED]:
-        room = cluster[name].memory_bytes
-        taken = case.held[name].total - (case.need(culprit) if name == full else 0)
-        text = f"{'free' if taken <= room else 'missing'} of {format_bytes(room)}"
-        for group in [g for g in case.on(name) if g != culprit and case.need(g)][:2]:
-            what = "is"
-            if len(group.allowed) == 1:
-                what = "is pinned" if case.is_pinned(group) else "must be"
-            need = format_bytes(case.need(group))
-            text += f"; {case.name(group)!r} {what} there with {need}"
-        yield _row(name, abs(room - taken), text)
-
-
-def _in_time(case: _Case) -> Callable[..., bool]:
-    """Whether it fits with changes of the evaluator; never, once the time is over.
-
-    A try counts for `_TRY_SECONDS` at most: compiling the search, once, is left out.
-    """
-    left = _REMEDY_SECONDS
-
-    def fits(**changes: Any) -> bool:
-        nonlocal left
-        began = monotonic()
-        found = left > 0 and fits_somewhere(replace(case.evaluator, **changes))
-        left -= min(monotonic() - began, _TRY_SECONDS)
-        return found
-
-    return fits
-
-
 def _least(fits: Callable[[int], bool], most: int) -> int:
     """The least number from 1 to `most` that was found to be enough; 0 if none was."""
     number = 1 + largest_true(lambda n: not fits(n), most)
     return number if number <= most else 0
-
-
-def _remedies(case: _Case, culprit: Group, full: str) -> Iterator[str]:
-    """The changes that would do, the one that costs least first."""
-    graph, cluster = case.evaluator.graph, case.evaluator.cluster
-    kind = cluster[full].kind
-    groups = sorted(case.on(full), key=lambda group: group != culprit)
-    pinned = [
-        [part for part in group.parts if case.reason(part) == "pin"]
-        for group in groups
-        if case.is_pinned(group)
-    ]
-
-    def freed(count: int) -> dict[str, str]:
-        return dict.fromkeys(sum(pinned[:count], []), kind)
-
-    fits = _in_time(case)
-    count = _least(lambda n: fits(graph=with_pins(graph, freed(n))), len(pinned))
-    if count:
-        names = list(freed(count))
-        there, those = graph.part[names[0]].on, ", ".join(map(repr, names))
-        yield f'on="{kind}" instead of on="{", ".join(there)}" for {those}'
-    lacking = case.held[full].total > cluster[full].memory_bytes
-    if lacking and len(graph.calls) <= _MOST_CALLS:
-        fits = _in_time(case)
-        most = graph.batch - 1
-        batch = largest_true(lambda n: fits(graph=scaled_graph(graph, n)), most)
-        if batch:
-            yield f"batch <= {batch}"
-    devices = cluster.of_kind("gpu") or cluster.devices
-    largest = max(devices, key=lambda device: device.memory_bytes)
-    fits = _in_time(case)
-    more = _least(lambda n: fits(cluster=_with_more(cluster, largest, n)), _MOST_MORE)
-    if more:
-        yield f"{len(devices) + more} devices like {largest.name}"
-    if lacking:
-        fits = _in_time(case)
-        twentieths = _least(lambda n: fits(cluster=_grown(cluster, n)), 20 * 32)
-        if twentieths:
-            yield f"{1 + twentieths / 20:.3g} times the memory everywhere"
-
-
-def _grown(cluster: Cluster, twentieths: int) -> Cluster:
-    devices = (
-        replace(d, memory_bytes=d.memory_bytes * (20 + twentieths) // 20)
-        for d in cluster
-    )
-    return replace(cluster, devices=tuple(devices))
-
-
-def _with_more(cluster: Cluster, like: Device, count: int) -> Cluster:
-    names = (f"{like.name.rpartition(':')[0]}:{n}" for n in itertools.count())
-    new = (replace(like, name=name) for name in names if name not in cluster)
-    devices = (*cluster.devices, *itertools.islice(new, count))
-    return replace(cluster, devices=devices)

@@ -1,4 +1,4 @@
-"""The placement problem as flat arrays.
+r"""The placement problem as flat arrays, and what becomes of calls that it places.
 
 A *group* is what must be on one device. A *net* is what one group sends, its pins are
 the producer and the groups that read it. Times are in seconds (or any one unit), sizes
@@ -9,16 +9,30 @@ in bytes. An assignment is the number of a device for every group.
 
 This is the load of Tarnawski et al., "Efficient Algorithms for Device Placement of DNN
 Graph Operators" (NeurIPS 2020), with any number of kinds of device.
+
+A Keras model that nobody declared comes with a part per call. After a search on calls,
+the functions that run on the devices are the parts:
+
+    gpu:0   a - b - c . . . f - g      parts: {a, b} {c} {f, g} on gpu:0
+                 \         /                  {d, e} on gpu:1
+    gpu:1         d - - - e
+
+A function starts where something arrives from another device, and ends where another
+device needs its output. Every part is convex: the graph of the parts has no cycle.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
+from splitnet.core.graph import Graph
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.load_graph import (
     Floats,
@@ -28,22 +42,20 @@ from splitnet.planner.engine.load_graph import (
     contracted,
     rows_of,
 )
-from splitnet.planner.partitioning import running_order
 from splitnet.simulator.event_loop import run_step
-from splitnet.simulator.memory import memory_of
+from splitnet.simulator.memory import functions_of, memory_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.tensors import Item
+from splitnet.simulator.units import Units
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Functions:
     """How the units of a step run: several as one function, if they may.
 
-    Attributes:
-        key: Per unit; those of unlike keys are never one function.
-        part_seconds: Per device, what calling a function costs it.
-        step_of: Gives the step of the functions, and the device of each, for the device
-            of every unit.
+    Units of unlike `key` are never one function; calling one costs each device its
+    `part_seconds`. `step_of` gives the step of the functions, and the device of each,
+    for the device of every unit.
     """
 
     key: Ints
@@ -135,26 +147,27 @@ def problem_of(
 
     def paid(edge: Item) -> list[float]:
         """What a device of each kind pays if an edge and its gradient cross."""
-        each = [
-            latency + edge.bytes * per_byte if edge.seconds is None else edge.seconds
-            for _, _, latency, per_byte in kinds
-        ]
         passes = (1 + bool(edge.gradients_from)) * (len(device) > 1)
-        return [passes * one * (not key[1]) for one, key in zip(each, kinds)]
+        known = edge.seconds
+        each = [
+            latency + edge.bytes * per_byte if known is None else known
+            for *_, latency, per_byte in kinds
+        ]
+        return [passes * one * (not cpu) for one, (_, cpu, *_) in zip(each, kinds)]
 
     sends = [edge for edge in step.edges if edge.readers]
     reads = {reader for edge in sends for reader in edge.readers}
     unseen = [
-        late or (unit in reads and len(groups[group_of_unit[unit]].allowed) == 1)
-        for unit, late in enumerate(u.explicit_backward for u in step.units)
+        one.explicit_backward
+        or (unit in reads and len(groups[group_of_unit[unit]].allowed) == 1)
+        for unit, one in enumerate(step.units)
     ]
     after: list[dict[int, None]] = [{} for _ in unseen]
-    before: list[dict[int, None]] = [{} for _ in unseen]
     for edge in sends:
         for reader in edge.readers:
             if not unseen[edge.source] and not unseen[reader]:
-                after[edge.source][reader] = before[reader][edge.source] = None
-    order = [unit for unit in running_order(before, after) if not unseen[unit]]
+                after[edge.source][reader] = None
+    order = [unit for unit in running_order(after) if not unseen[unit]]
     numbers = np.array(group_of_unit, np.int64)
     forward = ForwardGraph(np.array(order, np.int64), *rows_of(after), numbers)
     times = np.array([step.unit_seconds[keys.index(key)] for key in kinds]).T
@@ -211,9 +224,7 @@ def device_line(problem: Problem, place: Ints) -> Ints | None:
     flow.add_nodes_from(range(problem.device_count))
     if not nx.is_directed_acyclic_graph(flow):
         return None
-    line = np.empty(problem.device_count, np.int64)
-    line[list(nx.topological_sort(flow))] = np.arange(problem.device_count)
-    return line
+    return np.argsort(list(nx.topological_sort(flow)))
 
 
 def is_contiguous(problem: Problem, place: Ints, contiguity: str) -> bool:
@@ -244,14 +255,20 @@ def equivalent_devices(problem: Problem) -> list[int]:
 
     They have equal times, memory and links, and every group may use both or neither.
     """
-    graph, step = problem.graph, problem.step
+    graph, step, count = problem.graph, problem.step, problem.device_count
     columns = (column.tobytes() for column in graph.allowed.T)
     keys = list(zip(graph.kind.tolist(), graph.capacity_bytes.tolist(), columns))
+    links = np.array([step.latency, step.gap, step.seconds_per_byte])
+    links[:, range(count), range(count)] = 0.0
+
+    def alike(a: int, b: int) -> bool:
+        order = [{a: b, b: a}.get(device, device) for device in range(count)]
+        same = keys[a] == keys[b] and step.task_seconds[a] is step.task_seconds[b]
+        return same and np.array_equal(links, links[:, order][:, :, order])
+
     found: list[int] = []
-    for d, key in enumerate(keys):
-        same = (
-            found[e] for e in range(d) if keys[e] == key and _same_links(step, e, d)
-        )
+    for d in range(count):
+        same = (number for other, number in enumerate(found) if alike(other, d))
         found.append(next(same, max(found, default=-1) + 1))
     return found
 
@@ -265,12 +282,109 @@ def single_devices(problem: Problem) -> list[Ints]:
     ]
 
 
-def _same_links(step: StepGraph, a: int, b: int) -> bool:
-    """Whether times and links stay the same if two devices change names."""
-    others = [d for d in range(step.device_count) if d not in (a, b)]
-    return step.task_seconds[a] is step.task_seconds[b] and all(
-        table[a][b] == table[b][a]
-        and all(table[a][d] == table[b][d] for d in others)
-        and all(table[d][a] == table[d][b] for d in others)
-        for table in (step.latency, step.gap, step.seconds_per_byte)
+def bind_shared_weights(graph: Graph) -> Graph:
+    """Bind parts that share weights by near=, unless they request unlike devices."""
+    near: dict[str, dict[str, None]] = {}
+    for users in graph.parts_of_weights.values():
+        for other in users[1:]:
+            if graph.part[other].on == graph.part[users[0]].on:
+                near.setdefault(other, {})[users[0]] = None
+    parts = (replace(p, near=(*p.near, *near.get(p.name, ()))) for p in graph.parts)
+    return replace(graph, parts=tuple(parts))
+
+
+def running_order(after: Sequence[Collection[int]]) -> list[int]:
+    """A topological order that follows a branch to its end before the next.
+
+    Kahn's algorithm with a stack: the calls that a call makes ready come next.
+    """
+    waiting = [0] * len(after)
+    for reader in chain(*after):
+        waiting[reader] += 1
+    ready = [call for call in reversed(range(len(waiting))) if not waiting[call]]
+    order: list[int] = []
+    while ready:
+        call = ready.pop()
+        order.append(call)
+        for reader in reversed(list(after[call])):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return order
+
+
+def functions_called(graph: Graph, step: StepGraph, device: Sequence[int]) -> Units:
+    """Cut a placement of calls into the functions that run, in running order.
+
+    The graph has a part per call, the step a unit; calls with different requests are
+    different functions.
+    """
+    key = request_keys(graph)
+    pieces = [
+        tuple(piece)
+        for function in functions_of(step, device)
+        for _, piece in groupby(function, key=key.__getitem__)
+    ]
+    piece_of = {call: i for i, piece in enumerate(pieces) for call in piece}
+    order = nx.DiGraph()
+    order.add_nodes_from(range(len(pieces)))
+    for edge in step.edges:
+        ends = {piece_of[reader] for reader in edge.readers} - {piece_of[edge.source]}
+        order.add_edges_from((piece_of[edge.source], end) for end in ends)
+    running = nx.lexicographical_topological_sort(order, key=lambda i: pieces[i][0])
+    return [pieces[i] for i in running]
+
+
+def in_functions(
+    graph: Graph, step: StepGraph, device_of: Mapping[str, str]
+) -> tuple[Graph, dict[str, str]]:
+    """The graph with a part per function, and the device of each part.
+
+    It has a part per call before, the step a unit. Its calls keep their order, so the
+    first call with a weight stays the same one: its part is the home of the weight.
+    """
+    number = {name: i for i, name in enumerate(dict.fromkeys(device_of.values()))}
+    pieces = functions_called(
+        graph, step, [number[device_of[u.name]] for u in step.units]
     )
+    names = _names(graph, pieces)
+    part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
+    parts = tuple(
+        replace(graph.part[graph.calls[piece[0]].part], name=name, near=())
+        for name, piece in zip(names, pieces)
+    )
+    calls = tuple(replace(one, part=part_of[i]) for i, one in enumerate(graph.calls))
+    parted = bind_shared_weights(replace(graph, calls=calls, parts=parts))
+    return parted, {call.part: device_of[call.name] for call in calls}
+
+
+def request_keys(graph: Graph) -> list[int]:
+    """A number per call: calls may be one part if where they may be is the same."""
+    number: dict[object, int] = {}
+    keys = []
+    for call in graph.calls:
+        part = graph.part[call.part]
+        key = part.kind == "input", call.cpu_only, part.on
+        keys.append(number.setdefault(key, len(number)))
+    return keys
+
+
+def _names(graph: Graph, pieces: Units) -> list[str]:
+    """What only the names of a piece begin with; or both ends: "conv2d_3 .. mixed0"."""
+    # Of "a_b/c": "a", "a_b", "a_b/c".
+    ends = [re.finditer(r"(?!^)[/_]|$", call.name) for call in graph.calls]
+    prefixes = [
+        [call.name[: end.start()] for end in its]
+        for call, its in zip(graph.calls, ends)
+    ]
+    users = Counter(chain.from_iterable(prefixes))
+    names = []
+    for piece in pieces:
+        first, last = graph.calls[piece[0]].name, graph.calls[piece[-1]].name
+        name = first if len(piece) == 1 else f"{first} .. {last}"
+        for prefix in prefixes[piece[0]] if len(piece) > 1 else ():
+            own = users[prefix] == len(piece)
+            if own and all(prefix in prefixes[call] for call in piece):
+                name = prefix
+        names.append(name)
+    return names

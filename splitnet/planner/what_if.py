@@ -1,13 +1,11 @@
-"""What if: other micro-batches, costs, batches or devices; single parts elsewhere."""
+"""What if: other micro-batches, costs, batches or devices."""
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated
 
-import numpy as np
 from msgspec import Meta
 
 from splitnet.core.checks import Positive
@@ -16,32 +14,23 @@ from splitnet.core.costs import CostModel
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import DeviceOf, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Timeline
-from splitnet.planner.analysis import (
-    Alternative,
-    alternative,
-    other_devices,
-    with_verdict,
-)
+from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import fallbacks_of, with_pins
-from splitnet.planner.engine.solve import step_costs
 from splitnet.planner.evaluate import (
     Evaluator,
-    decisions_of,
     evaluator_of,
     executed,
-    moved,
     options_of,
+    replayed,
     score,
 )
-from splitnet.planner.planner import find_plan, fits_somewhere, pinned
-from splitnet.simulator.batch import largest_true, scaled_graph
+from splitnet.planner.planner import find_plan, fits_somewhere, largest_true, pinned
+from splitnet.simulator.memory import lacking_bytes
 from splitnet.simulator.microbatch import execution_of
+from splitnet.simulator.units import scaled_graph
 
 _SECONDS_PER_DRAW = 0.5
 _SECONDS_PER_BATCH = 0.5
-# Units that may be simulated to find what moves cost, 1 to 3 s each: with memory,
-# without it, and by the compiled event loop.
-_MOST_DETAILED, _MOST_SIMULATED, _MOST_COMPILED = 20_000, 220_000, 10_000_000
 
 
 def simulate(
@@ -104,22 +93,21 @@ class _Perturbed:
     """A cost model with every call and link off by a factor of its own."""
 
     costs: CostModel
-    call: Mapping[str, float]
-    links: Mapping[tuple[str, str], float]
+    factor: Mapping[object, float]
 
     def forward_seconds(self, call: Call, device: Device) -> float:
-        return self.costs.forward_seconds(call, device) * self.call[call.name]
+        return self.costs.forward_seconds(call, device) * self.factor[call.name]
 
     def backward_seconds(self, call: Call, device: Device) -> float:
-        return self.costs.backward_seconds(call, device) * self.call[call.name]
+        return self.costs.backward_seconds(call, device) * self.factor[call.name]
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
         return self.costs.update_seconds(count, device, optimizer)
 
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
         link = self.costs.link(source, target, cluster)
-        factor = self.links.get((source, target), 1.0)
-        return replace(link, bytes_per_second=link.bytes_per_second / factor)
+        speed = link.bytes_per_second / self.factor[source, target]
+        return replace(link, bytes_per_second=speed)
 
 
 def sensitivity(
@@ -140,21 +128,17 @@ def sensitivity(
     Raises:
         DeclarationError: arguments of another type or out of range.
     """
-    draw = random.Random(seed)
-    evaluator = evaluator_of(plan)
+    draw, evaluator = random.Random(seed), evaluator_of(plan)
     names = [device.name for device in plan.cluster]
+    links = [(source, target) for source in names for target in names]
     moved_in: Counter[str] = Counter()
     changed, regret = 0, 0.0
-
-    def factor() -> float:
-        return 1 + draw.uniform(-perturbation, perturbation)
-
     for _ in range(draws):
-        costs = _Perturbed(
-            plan.costs,
-            {call.name: factor() for call in plan.graph.calls},
-            {(a, b): factor() for a in names for b in names},
-        )
+        factor: dict[object, float] = {
+            one: 1 + draw.uniform(-perturbation, perturbation)
+            for one in (*(call.name for call in plan.graph.calls), *links)
+        }
+        costs = _Perturbed(plan.costs, factor)
         how = {"costs": costs, "seed": seed, "time_limit": _SECONDS_PER_DRAW}
         again = find_plan(plan.graph, plan.cluster, options_of(plan), **how)
         kept = replace(evaluator, costs=costs).evaluate(plan.device_of)
@@ -168,70 +152,13 @@ def sensitivity(
 
 def _elsewhere(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
     """Parts that would be elsewhere; equivalent devices are named so that most stay."""
-    before, sort = plan.device_of, evaluator.sort_of
-    pairs = Counter((device, before[part]) for part, device in again.device_of.items())
+    before, now, sort = plan.device_of, again.device_of, evaluator.sort_of
+    pairs = Counter((now[part], before[part]) for part in now)
     name: dict[str, str] = {}
-    for (now, then), _ in pairs.most_common():
-        if sort[now] == sort[then] and now not in name and then not in name.values():
-            name[now] = then
-    now_on = again.device_of.items()
-    return [part for part, device in now_on if name.get(device) != before[part]]
-
-
-def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
-    """What each of the heaviest parts would cost elsewhere, each moved alone.
-
-    In large graphs memory is estimated; in even larger ones fewer parts are tried.
-    """
-    evaluator = evaluator_of(plan)
-    spent = dict.fromkeys((p.name for p in plan.graph.parts if p.kind != "input"), 0.0)
-    for task in plan.timeline.tasks:
-        if task.part in spent:
-            spent[task.part] += task.stop - task.start
-    targets = {
-        part: other_devices(plan, evaluator, plan.device_of[part])
-        for part in sorted(spent, key=lambda name: -spent[name])[:most]
-    }
-    size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
-    move: _Move = partial(alternative, plan, evaluator)
-    tries = _MOST_DETAILED // size
-    if sum(map(len, targets.values())) > tries and plan.execution == Execution():
-        move, units = _estimate(plan, evaluator)
-        tries = units // size
-    found: dict[str, list[Alternative]] = {}
-    for part, devices in targets.items():
-        if devices and tries >= len(devices):
-            found[part] = [move(part, device) for device in devices]
-            tries -= len(devices)
-    return found
-
-
-_Move = Callable[[str, str], Alternative]
-"""What a plan would be with a part on a device."""
-
-
-def _estimate(plan: Plan, evaluator: Evaluator) -> tuple[_Move, int]:
-    """As `alternative`, with estimated memory, and how many units it may simulate."""
-    costs, compiled = step_costs(evaluator.problem)
-    number = {one.name: i for i, one in enumerate(plan.cluster)}
-
-    def move(part: str, device: str) -> Alternative:
-        where = moved(plan.graph, plan.device_of, part, device)
-        parts = [name for name in where if where[name] != plan.device_of[name]]
-        need = evaluator.need(parts).total
-        held = {name: memory.total for name, memory in plan.memory.items()}
-        held[plan.device_of[part]] -= need
-        held[device] += need
-        place = np.array([number[where[one.name]] for one in plan.graph.parts])
-        value, sent = costs(place)
-        if plan.objective == "throughput":
-            value = evaluator.load_of(where)
-        elif plan.objective == "memory":
-            value = float(max(held.values()))
-        fits = held[device] <= plan.cluster[device].memory_bytes
-        return Alternative(device, value, fits, sent, held[device], True)
-
-    return move, _MOST_COMPILED if compiled else _MOST_SIMULATED
+    for (new, old), _ in pairs.most_common():
+        if sort[new] == sort[old] and new not in name and old not in name.values():
+            name[new] = old
+    return [part for part in now if name.get(now[part]) != before[part]]
 
 
 def largest_batch(
@@ -241,11 +168,7 @@ def largest_batch(
     options: PlanOptions | None = None,
     most: int = 1 << 20,
 ) -> int:
-    """As `splitnet.largest_batch`, of a graph.
-
-    Raises:
-        DeclarationError: a placement that misses a part, or a limit below 1.
-    """
+    """As `splitnet.largest_batch`, of a graph."""
     options = options or PlanOptions()
     known = device_of.plan if isinstance(device_of, DeviceOf) else device_of
     how = known.execution if isinstance(known, Plan) else Execution()
@@ -258,7 +181,7 @@ def largest_batch(
         plan = score(one, cluster, device_of, options)
         pieces = min(how.microbatches, batch)
         plan = executed(plan, replace(how, microbatches=pieces))
-        return all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
+        return not lacking_bytes(cluster, plan.memory)
 
     return largest_true(fits, most)
 
@@ -268,9 +191,6 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
 
     A missing device is replaced by the least loaded one of its kind, and recorded in
     `fallbacks`. The figures are simulated again.
-
-    Raises:
-        DeviceError: parts that must be apart would share a device.
     """
     evaluator = replace(evaluator_of(plan), cluster=cluster)
     wanted = with_pins(plan.graph, lambda part: plan.device_of[part.name])
@@ -283,22 +203,19 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
         device_of |= dict.fromkeys(group.parts, device)
     there = with_pins(plan.graph, lambda part: device_of[part.name])
     replace(evaluator, graph=there).resolve()  # refuses what must be apart
-    again = {
-        device_of[part]: None
-        for part, device in plan.device_of.items()
-        if device in plan.execution.recompute
-    }
-    execution = replace(plan.execution, recompute=tuple(again))
+    recomputing = plan.execution.recompute
+    again = {device_of[p]: 0 for p, d in plan.device_of.items() if d in recomputing}
     fallbacks = {one.part: one for one in fallbacks_of(wanted, cluster, device_of)}
-    rows = (
-        replace(
-            one,
-            device=device_of[one.part],
-            reason="fallback" if one.part in fallbacks else one.reason,
-        )
-        for one in plan.placements
-    )
     kept = (one for one in plan.fallbacks if one.part not in fallbacks)
-    known = decisions_of(plan) | {"fallbacks": (*kept, *fallbacks.values())}
-    evaluator = replace(evaluator, execution=execution)
-    return with_verdict(evaluator.plan(rows, **known))
+    rows = []
+    for one in plan.placements:
+        reason = "fallback" if one.part in fallbacks else one.reason
+        rows.append(replace(one, device=device_of[one.part], reason=reason))
+    made = replayed(
+        plan,
+        cluster=cluster,
+        placements=tuple(rows),
+        fallbacks=(*kept, *fallbacks.values()),
+        execution=replace(plan.execution, recompute=tuple(again)),
+    )
+    return with_verdict(made)

@@ -73,18 +73,14 @@ def workload_of(data: object, *, name: str = "workload") -> tuple[Graph, Cluster
     """The graph and the cluster of a decoded workload object.
 
     Sizes are rounded up to bytes, and memories down.
-
-    Raises:
-        PlanFileError: the first field of another type, or every other fault.
     """
     file = decode(data, _File)
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(node.id for node in file.nodes)
     order.add_edges_from((edge.source, edge.target) for edge in file.edges)
     if faults := list(_faults(file, order)):
-        rest = [f"and {len(faults) - _MOST_FAULTS} more"] * (len(faults) > _MOST_FAULTS)
         headline = f"it is not a valid workload (faults: {len(faults)}):"
-        raise PlanFileError(listed(headline, faults[:_MOST_FAULTS] + rest))
+        raise PlanFileError(listed(headline, faults[:_MOST_FAULTS]))
     cost = {edge.source: edge.cost for edge in file.edges}
     leader: dict[int | None, str] = {None: ""}
     parts, calls = [], {}
@@ -111,7 +107,16 @@ def workload_of(data: object, *, name: str = "workload") -> tuple[Graph, Cluster
         tensors=tuple(Tensor(str(a), str(b)) for a, b in order.edges),
         parts=tuple(parts),
     )
-    return graph, _cluster(file)
+    rooms = (
+        ("gpu", file.accelerators, floor(file.memory_bytes)),
+        ("cpu", file.cpus, _UNLIMITED_BYTES),
+    )
+    devices = (
+        replace(Device.of(f"{kind}:{i}", memory=room, overhead=0), part_seconds=0.0)
+        for kind, count, room in rooms
+        for i in range(int(count))
+    )
+    return graph, Cluster(tuple(devices), (Link("*", "*", 1.0),))
 
 
 def _faults(file: _File, order: "nx.DiGraph[int]") -> Iterator[str]:
@@ -119,14 +124,14 @@ def _faults(file: _File, order: "nx.DiGraph[int]") -> Iterator[str]:
         yield "maxFPGAs and maxCPUs are both 0: there is no device"
     if not file.nodes:
         yield "nodes is empty: there is nothing to place"
-    twice = Counter(node.id for node in file.nodes)
+    count = Counter(node.id for node in file.nodes)
     for i, node in enumerate(file.nodes):
-        if twice[node.id] > 1:
-            yield f"nodes[{i}].id: {node.id} is the id of {twice[node.id]} nodes"
+        if count[node.id] > 1:
+            yield f"nodes[{i}].id: {node.id} is the id of {count[node.id]} nodes"
     first: dict[int, tuple[int, float]] = {}
     for i, edge in enumerate(file.edges):
         for name, end in (("sourceId", edge.source), ("destId", edge.target)):
-            if end not in twice:
+            if end not in count:
                 yield f"edges[{i}].{name}: no node has id {end}"
         number, known = first.setdefault(edge.source, (i, edge.cost))
         if abs(known - edge.cost) > 1e-6:
@@ -137,19 +142,6 @@ def _faults(file: _File, order: "nx.DiGraph[int]") -> Iterator[str]:
     if not nx.is_directed_acyclic_graph(order):
         ids = [str(source) for source, _ in nx.find_cycle(order)]
         yield f"edges form a cycle: {' -> '.join([*ids, ids[0]])}"
-
-
-def _cluster(file: _File) -> Cluster:
-    unlimited = 2 * sum(ceil(node.size_bytes) for node in file.nodes)
-    memory = {
-        **{f"gpu:{i}": floor(file.memory_bytes) for i in range(int(file.accelerators))},
-        **{f"cpu:{i}": max(_UNLIMITED_BYTES, unlimited) for i in range(int(file.cpus))},
-    }
-    devices = (
-        replace(Device.of(name, memory=size, overhead=0), part_seconds=0.0)
-        for name, size in memory.items()
-    )
-    return Cluster(tuple(devices), (Link("*", "*", 1.0),))
 
 
 class _Row(msgspec.Struct):
@@ -164,18 +156,15 @@ class _Split(msgspec.Struct):
 def device_of_split(split: object) -> dict[str, str]:
     """The device of each part, of a split as the benchmark writes it.
 
-    Raises:
-        PlanFileError: it is no split, or places a node twice.
-
     >>> device_of_split({"fpgas": [{"nodes": [3, 1]}], "cpus": [{"nodes": [2]}]})
     {'3': 'gpu:0', '1': 'gpu:0', '2': 'cpu:0'}
     """
-    rows = decode(split, _Split, "split")
+    found = decode(split, _Split, "split")
     placed = [
         (str(node), f"{kind}:{number}")
-        for kind, entries in (("gpu", rows.fpgas), ("cpu", rows.cpus))
-        for number, entry in enumerate(entries)
-        for node in entry.nodes
+        for kind, rows in (("gpu", found.fpgas), ("cpu", found.cpus))
+        for number, row in enumerate(rows)
+        for node in row.nodes
     ]
     if twice := repeated(node for node, _ in placed):
         raise PlanFileError(f"the split places nodes twice: {', '.join(twice)}.")

@@ -63,12 +63,7 @@ def run_step(step: StepGraph, device: Sequence[int]) -> StepRun:
 
     O((units + edges) log units). Deterministic.
     """
-    loop, n = _Loop(step, device), step.count
-    loop.run()
-    columns: tuple[list[Any], ...] = (loop.ready, loop.start, loop.stop, loop.ran)
-    for column in columns:
-        column[n : 2 * n] = reversed(column[n : 2 * n])
-    return StepRun(loop.ready, loop.start, loop.stop, loop.ran, loop.copies)
+    return _Loop(step, device).run()
 
 
 class _Loop:
@@ -99,7 +94,7 @@ class _Loop:
             for item in self.items
         ]
 
-    def run(self) -> None:
+    def run(self) -> StepRun:
         """Start what is ready until nothing is left."""
         for number, item in enumerate(self.items):
             self.pending[self.step.sum_task(item)] += len(self.missing[number])
@@ -117,6 +112,11 @@ class _Loop:
                 self._copy(task + _COPIES_FIRST, time)
             else:
                 self._execute(task, time)
+        n = self.step.count
+        columns: tuple[list[Any], ...] = self.ready, self.start, self.stop, self.ran
+        for column in columns:
+            column[n : 2 * n] = reversed(column[n : 2 * n])
+        return StepRun(self.ready, self.start, self.stop, self.ran, self.copies)
 
     def _arrive(self, task: int, time: float, needed: bool = True) -> None:
         """Note that something the task waits for is there; it may be needed."""

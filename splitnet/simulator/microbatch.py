@@ -22,7 +22,7 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import SCHEDULES, Execution
-from splitnet.simulator.simulate import lacking_bytes
+from splitnet.simulator.memory import lacking_bytes
 from splitnet.simulator.step_graph import StepGraph
 
 Unit = TypeVar("Unit", bound=Hashable)
@@ -60,9 +60,6 @@ def execution_of(
     """How a plan runs, or shall run where something is not None.
 
     `recompute="auto"` does so on devices whose memory the plan overfills.
-
-    Raises:
-        DeclarationError: with every fault.
     """
     known, again = plan.execution, plan.execution.recompute
     if microbatches is None:

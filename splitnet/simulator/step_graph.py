@@ -24,7 +24,7 @@ none of them needs the graph of calls.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -34,9 +34,15 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.costs import CostModel, Costs, slots_of
 from splitnet.core.graph import Graph
 from splitnet.core.replication import batch_shares
-from splitnet.simulator.batch import scaled_graph
 from splitnet.simulator.tensors import Item, UnitMemory, edges_and_memory
-from splitnet.simulator.units import Row, Units, group_parts, task_seconds, unit_of_call
+from splitnet.simulator.units import (
+    Row,
+    Units,
+    group_parts,
+    scaled_graph,
+    task_seconds,
+    unit_of_call,
+)
 
 Table = tuple[Row, ...]
 
@@ -78,22 +84,14 @@ class Unit:
 class StepGraph:
     """Units, the tensors between them and the weights beside them.
 
-    Units are numbered in an order in which they may run. Tables of links have a row per
-    source and a column per target.
-
-    Attributes:
-        units: All of them, those of one micro-batch after those of another.
-        edges: Tensors between units.
-        weights: Weights that several units use.
-        task_seconds: Of every task per device; 0 for units without it. Equal devices
-            share one row.
-        latency: Seconds before the first byte of a copy arrives.
-        gap: Seconds of these for which the copy occupies its link (LogGP).
-        seconds_per_byte: Seconds for which each further byte occupies it.
-        slot_copies: Optimizer slots per trained weight.
-        microbatches: How often the units of one micro-batch are repeated.
-        waits: Pairs of tasks (one, other): the one starts after the other.
-        assumed: Such pairs that hold by the order of arrival; nothing forces them.
+    Units are numbered in an order in which they may run, those of one micro-batch after
+    those of another. `weights` are those that several units use. `task_seconds` has a
+    row per device, 0 for units without the task; equal devices share one. A copy takes
+    `latency` before its first byte arrives, for `gap` of these seconds (LogGP) it
+    occupies its link, and then `seconds_per_byte`; tables of links have a row per
+    source and a column per target. There are `slot_copies` of every trained weight. In
+    each pair of tasks in `waits` the first starts after the other; pairs in `assumed`
+    hold by the order of arrival, and nothing forces them.
     """
 
     units: tuple[Unit, ...]
@@ -209,19 +207,11 @@ def step_graph(
     """Lay out one step of a graph as tasks. O(calls x kinds of device + tensors).
 
     A graph that holds backward calls itself (a workload file) gets no backward tasks.
-
-    Args:
-        graph: What runs.
-        cluster: The machine.
-        costs: Seconds; `Costs()` if not given.
-        training: Whether backward and update tasks follow.
-        optimizer: Its name, for slots and the time of updates.
-        units: "parts", "calls", or which calls run as one. Parts that would wait for
-            each other are divided into their calls. A unit that is no single call costs
-            its device the call of a function.
-        recompute: Parts whose backward tasks run the forward pass again, so that only
-            their inputs are saved.
-        microbatches: How many shares of the batch there are.
+    `units` are "parts", "calls", or say which calls run as one; parts that would wait
+    for each other are divided into their calls. A unit that is no single call costs its
+    device the call of a function. Parts in `recompute` run forward again in their
+    backward tasks, so that only their inputs are saved. `microbatches` is how many
+    shares of the batch there are.
     """
     costs = costs or Costs()
     if units == "parts":
@@ -241,45 +231,42 @@ def step_graph(
         for size, piece in sizes.items()
     }
     weights = _weights(pieces, unit_of_call(units), flows)
-    home: list[list[Item]] = [[] for _ in first]
+    home: dict[int, list[Item]] = {}
     for weight in weights:
-        home[weight.source].append(weight)
-    edges, memory = inside[shares[0]]
+        home.setdefault(weight.source, []).append(weight)
     backward = [any(flows[i] for i in own) for own in units]
-    floor = _saved_floor(edges, memory, backward)
-    made = [
-        Unit(
-            name=call.name,
-            part=call.part,
-            calls=len(own),
-            has_backward=backward[u],
-            explicit_backward=call.backward,
-            memory=memory[u],
-            saved_floor=floor[u],
-            weight_bytes=sum(w.bytes for w in home[u])
-            + sum(graph.calls[i].size_bytes for i in own),
-            trained=tuple(w for w in home[u] if w.gradients_from),
-        )
-        for u, (call, own) in enumerate(zip(first, units))
-    ]
-    for m, size in enumerate(shares[1:], 1):
-        others, held = inside[size]
-        edges = (*edges, *(edge.shifted(m * len(first)) for edge in others))
-        made += [
-            replace(u, memory=held[i], saved_floor=0, weight_bytes=0, trained=())
-            for i, u in enumerate(made[: len(first)])
-        ]
+    floor = _saved_floor(*inside[shares[0]], backward)
+    made, edges = list[Unit](), list[Item]()
+    for m, size in enumerate(shares):
+        outputs, memory = inside[size]
+        edges += [edge.shifted(len(made)) if m else edge for edge in outputs]
+        for u, (call, own) in enumerate(zip(first, units)):
+            own_weights = home.get(len(made), [])
+            fixed = sum(graph.calls[i].size_bytes for i in own) * (m == 0)
+            made.append(
+                Unit(
+                    name=call.name,
+                    part=call.part,
+                    calls=len(own),
+                    has_backward=backward[u],
+                    explicit_backward=call.backward,
+                    memory=memory[u],
+                    saved_floor=floor[u] * (m == 0),
+                    weight_bytes=sum(w.bytes for w in own_weights) + fixed,
+                    trained=tuple(w for w in own_weights if w.gradients_from),
+                )
+            )
     rows: dict[object, Row] = {}
     # What scales the seconds of other costs tells apart what those do; of a foreign
     # cost model any two devices may differ.
     known = getattr(costs, "costs", costs)
     for device in cluster:
-        alike = isinstance(known, Costs) and device.name not in known.devices
-        key = (
-            *("" if alike else device.name, device.kind, device.half_speed),
-            *(device.flops_per_second, device.bytes_per_second),
-            *(device.call_seconds, device.part_seconds),
-        )
+        key: object = device.name
+        if isinstance(known, Costs) and device.name not in known.devices:
+            key = (
+                *(device.kind, device.half_speed, device.flops_per_second),
+                *(device.bytes_per_second, device.call_seconds, device.part_seconds),
+            )
         if key not in rows:
             how = optimizer, units, flows, again
             rows[key] = task_seconds(pieces, device, costs, *how)
@@ -287,7 +274,7 @@ def step_graph(
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
     return StepGraph(
         units=tuple(made),
-        edges=edges,
+        edges=tuple(edges),
         weights=tuple(one for one in weights if len(one.readers) > 1),
         task_seconds=tuple(rows[device.name] for device in cluster),
         latency=tuple(tuple(one.latency_seconds for one in row) for row in links),

@@ -26,19 +26,14 @@ A share of the batch that a tower reads: also how many there are, and which it i
 class Item:
     """What is copied: an output tensor of a unit, or a weight.
 
-    Attributes:
-        source: The unit that computes the tensor, or at which the weight is at home.
-        readers: The other units that read the tensor, none for an output of the model;
-            or all units that use the weight.
-        bytes: Its size.
-        gradients_from: The readers whose backward task makes a gradient.
-        row_bytes: If given, per such reader: above 0, the gradient is that many bytes
-            of rows of an embedding table instead of the whole.
-        saved_by: The units, `source` among them, whose backward task reads the tensor.
-        seconds: Time of a copy if the graph knows it, whatever the link.
-        view_of: The edge that is copied instead if both tensors leave one function,
-            because this one only renames its bytes. Known of a single batch.
-        is_weight: Whether it is a weight.
+    `source` is the unit that computes it, or at which the weight is at home; `readers`
+    are the other units that read it, none for an output of the model, or all units that
+    use the weight. The backward tasks of those in `gradients_from` make a gradient,
+    which is `row_bytes` of rows of an embedding table if those are given and above 0.
+    The units `saved_by`, `source` among them, read the tensor in their backward tasks.
+    `seconds` are those of a copy if the graph knows them, whatever the link. `view_of`
+    is the edge that is copied instead if both tensors leave one function, because this
+    one only renames its bytes; it is known of a single batch.
     """
 
     source: int
@@ -120,10 +115,7 @@ class _Output:
 
 
 def edges_and_memory(
-    graph: Graph,
-    units: Units,
-    has_backward: Sequence[bool],
-    recompute: Sequence[bool],
+    graph: Graph, units: Units, has_backward: Sequence[bool], recompute: Sequence[bool]
 ) -> tuple[tuple[Item, ...], list[UnitMemory]]:
     """Tensors between units, and the memory of what stays inside them.
 

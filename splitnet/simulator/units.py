@@ -1,4 +1,4 @@
-"""Units of a step: which calls run as one task, and how long it takes.
+"""Units of a step: which calls run as one task, how long it takes, for any batch.
 
 Inside a unit calls run one after the other. What runs on one device without a hop
 between is one TensorFlow function, whichever parts it is of. What a function saves for
@@ -8,18 +8,80 @@ cuts by the same rule.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
+from math import ceil
+from typing import Any
 
 import networkx as nx
 
 from splitnet.core.cluster import Device
 from splitnet.core.costs import CostModel
-from splitnet.core.graph import Graph
+from splitnet.core.graph import Call, Graph, Shape
+from splitnet.core.replication import MOMENTS, broadcast_inputs
 
 Row = tuple[float, ...]
 Units = Sequence[tuple[int, ...]]
 """The calls of each unit; units stand in an order in which they may run."""
+
+
+_SIZES = "output_bytes", "activation_bytes", "workspace_bytes", "early_bytes"
+_WORK = "forward_flops", "backward_flops", "moved_bytes"
+
+
+def scaled_graph(graph: Graph, batch: int) -> Graph:
+    """The graph for another batch: bytes of outputs and FLOPs grow in proportion.
+
+    Weights, inputs that towers read whole and what a call charges by itself stay. Known
+    seconds scale too, which flatters small batches; reading the model again is more
+    exact.
+
+    >>> from splitnet.core.graph import Part
+    >>> call = Call("a", "a", "Dense", output_bytes=32)
+    >>> graph = Graph("g", 4, (call,), parts=(Part("a"),))
+    >>> scaled_graph(graph, 6).calls[0].output_bytes
+    48
+    """
+    if batch == graph.batch:
+        return graph
+    share = batch / graph.batch
+    whole = {c.name for name in broadcast_inputs(graph) for c in graph.calls_of[name]}
+    whole |= {call.name for call in graph.calls if call.kind == MOMENTS}
+
+    def size(count: int) -> int:
+        return ceil(count * share)
+
+    def shape(sizes: Shape) -> Shape:
+        return (batch, *sizes[1:]) if sizes and sizes[0] == graph.batch else sizes
+
+    def scaled(call: Call) -> Call:
+        known, inner = call.transfer_seconds, call.inner_bytes
+        sizes: dict[str, Any] = {name: size(getattr(call, name)) for name in _SIZES}
+        return replace(
+            call,
+            output_shapes=tuple(map(shape, call.output_shapes)),
+            **sizes,
+            **{name: getattr(call, name) * share for name in _WORK},
+            inner_bytes=None if inner is None else size(inner),
+            seconds_on=tuple((kind, s * share) for kind, s in call.seconds_on),
+            transfer_seconds=None if known is None else known * share,
+        )
+
+    calls = (call if call.name in whole else scaled(call) for call in graph.calls)
+    tensors = (
+        t
+        if t.source in whole
+        else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
+        for t in graph.tensors
+    )
+    return replace(
+        graph,
+        batch=batch,
+        calls=tuple(calls),
+        tensors=tuple(tensors),
+        plain=graph.plain and scaled_graph(graph.plain, batch),
+    )
 
 
 def unit_of_call(units: Units) -> list[int]:
@@ -146,11 +208,8 @@ def task_seconds(
                 back[i] += ahead[i] * again[unit[i]]
         return per_unit(ahead, called), per_unit(back, called)
 
-    home: dict[str, int] = {}
-    learned = set[str]()
-    for i, (call, flow) in enumerate(zip(graph.calls, flows)):
-        home |= {name: i for name in call.weights if name not in home}
-        learned |= {*call.weights} & trained.keys() if flow else set()
+    uses = [(name, i) for i, call in enumerate(graph.calls) for name in call.weights]
+    home, learned = dict(reversed(uses)), {name for name, i in uses if flows[i]}
     update = [0.0] * len(flows)
     for name in filter(learned.__contains__, trained):
         update[home[name]] += costs.update_seconds(trained[name], device, optimizer)

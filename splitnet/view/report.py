@@ -19,9 +19,8 @@ from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline, critical_path, waits
-from splitnet.planner.analysis import reason_text
+from splitnet.planner.analysis import heaviest_moves, reason_text
 from splitnet.planner.evaluate import evaluator_of
-from splitnet.planner.what_if import heaviest_moves
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.view.diagram import (

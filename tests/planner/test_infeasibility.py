@@ -14,7 +14,7 @@ from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import OBJECTIVES, Plan
 from splitnet.planner import planner
-from splitnet.simulator.batch import scaled_graph
+from splitnet.simulator.units import scaled_graph
 from tests.zoo import chain, random_dag, two_towers, wide
 
 find_plan = partial(planner.find_plan, time_limit=0.1)  # most of it is refused

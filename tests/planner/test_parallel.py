@@ -15,7 +15,7 @@ from splitnet.core.replication import (
     fold,
     microbatch_growth,
 )
-from splitnet.simulator.batch import scaled_graph
+from splitnet.simulator.units import scaled_graph
 from tests import zoo
 from tests.planner.quick import plan_graph
 

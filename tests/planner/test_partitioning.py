@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
 from splitnet.planner.constraints import with_pins
-from splitnet.planner.partitioning import in_functions
+from splitnet.planner.problem import in_functions
 from splitnet.simulator.step_graph import step_graph
 from tests.zoo import between_parts, call, chain, graph_of, random_dag
 

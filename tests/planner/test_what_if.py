@@ -6,9 +6,10 @@ import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError
 from splitnet.core.plan import PlanOptions
-from splitnet.planner import what_if
+from splitnet.planner import analysis
+from splitnet.planner.analysis import heaviest_moves
 from splitnet.planner.evaluate import score
-from splitnet.planner.what_if import heaviest_moves, largest_batch, sensitivity
+from splitnet.planner.what_if import largest_batch, sensitivity
 from tests.planner.quick import find_plan
 from tests.zoo import chain, random_dag, wide
 
@@ -55,7 +56,7 @@ def test_largest_batch_fits_and_the_next_does_not():
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_heaviest_moves_of_a_large_net_are_what_score_says(objective, monkeypatch):
     """Where memory is estimated, value and transfers are those of the placement."""
-    monkeypatch.setattr(what_if, "_MOST_DETAILED", 0)
+    monkeypatch.setattr(analysis, "_MOST_DETAILED", 0)
     graph, options = random_dag(7, 12), PlanOptions(objective=objective)
     places = {part.name: f"gpu:{n % 2}" for n, part in enumerate(graph.parts[1:])}
     places["x"] = "cpu:0"

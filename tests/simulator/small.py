@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
-from splitnet.simulator.simulate import Outcome, outcome_of
+from splitnet.simulator.memory import Outcome, outcome_of
 from splitnet.simulator.step_graph import step_graph
 
 __all__ = ["Seconds", "box", "dense", "graph", "outcome", "spans", "view"]

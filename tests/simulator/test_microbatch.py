@@ -8,10 +8,10 @@ from splitnet.core.graph import Part
 from splitnet.core.timeline import Execution
 from splitnet.planner.evaluate import score
 from splitnet.planner.what_if import simulate
-from splitnet.simulator.batch import scaled_graph
+from splitnet.simulator.memory import outcome_of
 from splitnet.simulator.microbatch import in_schedule, pipeline_of
-from splitnet.simulator.simulate import outcome_of
 from splitnet.simulator.step_graph import step_graph
+from splitnet.simulator.units import scaled_graph
 from tests import zoo
 from tests.simulator.small import Seconds, box, dense, graph, view
 

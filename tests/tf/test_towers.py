@@ -11,7 +11,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.core.graph import Towers
 from splitnet.core.replication import collapse
-from splitnet.simulator.batch import scaled_graph
+from splitnet.simulator.units import scaled_graph
 from splitnet.tf.parallel.data_parallel import towers_of
 from tests.tf.check import emitted, numbers
 from tests.tf.zoo.ways import FOUR, TWO, towered

@@ -3,7 +3,7 @@
 The rules of `simulator.units`: calls on one device that are connected, with the same
 number of hops before them and after them, are a run; long runs are cut at seams.
 Functions are numbered in the order in which they run, as
-`planner.partitioning.functions` sorts its parts.
+`planner.problem.functions_called` sorts its parts.
 """
 
 import numpy as np

@@ -27,8 +27,12 @@ from splitnet.planner.engine.load_graph import (
     cut_size,
     is_allowed,
 )
-from splitnet.planner.partitioning import running_order
-from splitnet.planner.problem import Problem, equivalent_devices, single_devices
+from splitnet.planner.problem import (
+    Problem,
+    equivalent_devices,
+    running_order,
+    single_devices,
+)
 
 _STEPS = 1_000_000
 """How long a search may take; it ends early if it comes forward too slowly for that."""
@@ -188,8 +192,7 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
         return None
     groups, least, each = problem.group_count, inf, 30 * len(problem.group_of_unit)
     after = _lists(graph.successor_start, graph.successors)
-    before = _lists(graph.predecessor_start, graph.predecessors)
-    order = running_order(before, after)
+    order = running_order(after)
     order += sorted(set(range(groups)) - set(order))  # those on a cycle
     for balanced in (False, True)[: 1 + (groups <= _MOST_BALANCED)]:
         room = capacity.copy()

@@ -8,7 +8,7 @@ from typing import Any
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import optimizer_name, slots_of
-from splitnet.core.errors import DeclarationError, InfeasibleError, listed
+from splitnet.core.errors import DeclarationError, InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import FIXED, Plan, PlanOptions, StrategyComparison
 from splitnet.core.timeline import Execution
@@ -25,7 +25,7 @@ from splitnet.planner.strategies.space import (
     obstacles_of,
     workers_of,
 )
-from splitnet.simulator.batch import scaled_graph
+from splitnet.simulator.units import scaled_graph
 
 _STAGES_SHARE = 0.2
 """Of the time limit, in addition to it, twice: for devices with equal work."""
@@ -38,14 +38,8 @@ _PIECES = 8
 def plan_strategy(
     graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
 ) -> Plan:
-    """Plan with the strategy that is best, as far as it is not fixed.
-
-    Raises:
-        DeclarationError: what is fixed cannot be.
-        InfeasibleError: no strategy fits.
-    """
-    made = choices(graph, cluster, options, limits)
-    found = [one for choice in made for one in choice.found]
+    """Plan with the strategy that is best, as far as it is not fixed."""
+    made, found = choices(graph, cluster, options, limits)
     best = choose(found)
     if best is not None:
         [mine] = (choice for choice in made if choice.space is best.space)
@@ -69,22 +63,14 @@ def strategies_of(
     graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
 ) -> StrategyComparison:
     """The best of each kind of strategy, whether or not any fits."""
-    made = choices(graph, cluster, options, limits)
-    found = [one for choice in made for one in choice.found]
+    _, found = choices(graph, cluster, options, limits)
     return compared(found, choose(found))
 
 
 def plan_placement(
-    graph: Graph,
-    cluster: Cluster,
-    options: PlanOptions,
-    limits: Callable[[], Limits],
+    graph: Graph, cluster: Cluster, options: PlanOptions, limits: Callable[[], Limits]
 ) -> Plan:
-    """As `plan_graph`; where nothing fits, the error names a strategy that does.
-
-    Raises:
-        InfeasibleError: no placement fits.
-    """
+    """As `plan_graph`; where nothing fits, the error names a strategy that does."""
     try:
         return with_verdict(plan_of(_fitting(graph, cluster, options), options))
     except NothingFitsError as fault:
@@ -115,8 +101,7 @@ def _remedies(
     graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
 ) -> list[str]:
     """A strategy that fits, and what it costs against the fastest that does not."""
-    made = choices(graph, cluster, options, limits, searched=False)
-    found = [one for choice in made for one in choice.found]
+    _, found = choices(graph, cluster, options, limits, searched=False)
     one = choose(found)
     if one is None:
         return []
@@ -135,16 +120,17 @@ def choices(
     limits: Limits,
     *,
     searched: bool = True,
-) -> "list[Choice]":
-    """What was tried of the whole model, and with layers in slices.
+) -> "tuple[list[Choice], list[Candidate]]":
+    """What was tried of the whole model and with layers in slices, and all candidates.
 
     Layers are cut only where a worker has no room for them, into more slices as long as
     that gains. The first choice is that of the whole model, if it is not fixed.
     """
     workers = workers_of(cluster)  # for slices, those with the most memory first
     workers.sort(key=lambda name: -cluster[name].memory_bytes)
+    made, found = list[Choice](), list[Candidate]()
 
-    def tried(split: Mapping[str, int]) -> Choice:
+    def tried(split: Mapping[str, int]) -> list[Candidate]:
         for name, count in split.items():
             if not 2 <= count <= len(workers):
                 raise DeclarationError(
@@ -155,17 +141,19 @@ def choices(
         if split and limits.sliced is not None:
             known = replace(options, split=split)
             cut = limits.sliced({name: workers[:n] for name, n in split.items()})
-        return Choice(cut, cluster, known, limits.obstacles, searched=searched)
+        one = Choice(cut, cluster, known, limits.obstacles, searched=searched)
+        made.append(one)
+        found.extend(one.found)
+        return one.found
 
     if options.split and limits.sliced is None:
         raise DeclarationError(
             f"split={dict(options.split)}: a Graph has no layers to cut. Give the net "
             "or the Keras model that it was read from."
         )
-    made = [tried(options.split or {})]
+    best = choose(tried(options.split or {}))
     if options.split is not None or limits.sliced is None or not workers:
-        return made
-    best = choose(made[0].found)
+        return made, found
     until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
     held = _held(graph, options)
     large = [n for n, size in held.items() if size > cluster[workers[0]].memory_bytes]
@@ -174,13 +162,12 @@ def choices(
         least = cluster[workers[count - 1]].memory_bytes
         if not names or sum(held[name] for name in names) > count * least:
             continue
-        made.append(tried(dict.fromkeys(names, count)))
-        own = choose(made[-1].found)
+        own = choose(tried(dict.fromkeys(names, count)))
         if own is not None:
-            before, best = best, choose([own] if best is None else [best, own])
+            before, best = best, choose([own, *([best] if best else [])])
             if best is before or time.monotonic() > until:
                 break
-    return made
+    return made, found
 
 
 def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
@@ -188,10 +175,8 @@ def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
     if isinstance(options.pins, Plan):
         return {}
     graph = with_pins(graph, options.pins)
-    size = {weight.name: weight.bytes for weight in graph.weights}
-    if options.training:
-        times = 2 + slots_of(optimizer_name(options.optimizer))
-        size |= {w.name: w.bytes * times for w in graph.weights if w.trainable}
+    times = 2 + slots_of(optimizer_name(options.optimizer)) if options.training else 1
+    size = {w.name: w.bytes * (times if w.trainable else 1) for w in graph.weights}
     return {
         call.layer: sum(size[name] for name in call.weights)
         for call in graph.calls
@@ -199,12 +184,8 @@ def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
     }
 
 
-class Choice:
-    """The strategies that were tried for a graph; without search only simple ones.
-
-    Raises:
-        DeclarationError: what is fixed cannot be.
-    """
+class Choice(Trial):
+    """The strategies that were tried for a graph; without search only simple ones."""
 
     def __init__(
         self,
@@ -217,68 +198,58 @@ class Choice:
     ) -> None:
         free: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
         self._plain = replace(options, **free)
-        whole = pinned(graph, self._plain)
-        evaluator = Evaluator.of(whole, cluster, self._plain)
+        evaluator = Evaluator.of(pinned(graph, self._plain), cluster, self._plain)
         groups = evaluator.resolve(options.missing)
         known = obstacles_of(graph) | dict(obstacles)
-        self.space = Space(evaluator, groups, known, options)
-        if faults := self.space.faults:
-            raise DeclarationError(listed("such a strategy cannot be.", faults))
+        super().__init__(Space(evaluator, groups, known, options))
         self.refused: NothingFitsError | None = None
         more = self._searched(graph) if searched else []
-        until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
-        self._trial = Trial(self.space, until)
-        self.found = self._trial.run(more)
+        self.until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
+        self.run(more)
 
     def _searched(self, graph: Graph) -> list[Placed]:
         """The placements with the shortest step, and with the least maximum load."""
         evaluator, cluster = self.space.evaluator, self.space.evaluator.cluster
         known: list[Found] = []
         try:
-            self._best = _fitting(graph, cluster, self._plain)
-            known.append(self._best)
+            self._single = _fitting(graph, cluster, self._plain)
+            known.append(self._single)
         except NothingFitsError as fault:
-            self._best, self.refused = fault.found, fault
+            self._single, self.refused = fault.found, fault
         tries: list[tuple[Graph, PlanOptions]] = []
-        if self.space.counts != (1,):
-            workers = workers_of(cluster)
+        if self.space.counts != [1]:
             if not any(
                 evaluator.evaluate(device_of).fits
                 for name, device_of in evaluator.single_devices()
-                if name in workers
+                if name in self.space.workers
             ):
                 share = scaled_graph(graph, max(1, graph.batch // _PIECES))
                 tries.append((share, self._plain))
-            even = replace(
-                self._plain,
-                objective="throughput",
-                time_limit=_STAGES_SHARE * self._plain.time_limit,
-            )
+            seconds = _STAGES_SHARE * self._plain.time_limit
+            even = replace(self._plain, objective="throughput", time_limit=seconds)
             ways = "pipeline", "free"
             tries += [(graph, replace(even, contiguity=way)) for way in ways]
         for one, options in tries:
             with suppress(NothingFitsError):
                 known.append(search(one, cluster, options))
-        if not evaluator.regroup:
-            return [(evaluator, found.device_of) for found in known]
-        # Functions of a share of the batch may have other names than of the whole.
         placed = []
         for found in known:
+            # Functions of a share of the batch may have other names than of the whole.
             calls = zip(evaluator.graph.calls, found.evaluator.graph.calls)
             where = {call.part: found.device_of[other.part] for call, other in calls}
-            placed.append(evaluator.as_run(where))
+            placed.append(evaluator.as_run({**found.device_of, **where}))
         return placed
 
     def plan(self, one: Candidate, comparison: StrategyComparison) -> Plan:
         """The plan of a strategy that was tried."""
-        evaluator, known = one.evaluator, self._best.solution
-        groups = evaluator.resolve()
+        known = self._single.solution
         plain = one.execution.microbatches == one.towers == 1
         solution = replace(
             known,
             bound=known.bound if plain else 0.0,
             algorithm="comparison_of_strategies",
-            ended_by_clock=known.ended_by_clock or self._trial.ended_by_clock,
+            ended_by_clock=known.ended_by_clock or self.ended_by_clock,
         )
-        found = Found(evaluator, groups, one.device_of, solution)
+        groups = one.evaluator.resolve()
+        found = Found(one.evaluator, groups, one.device_of, solution)
         return with_verdict(plan_of(found, self.space.options), comparison)

@@ -8,24 +8,13 @@ x executions    at once, or in micro-batches; recomputing where memory lacks
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from math import inf
 
 from splitnet.core.plan import Plan, Strategy, StrategyComparison
 from splitnet.core.replication import collapse, split_layers
 from splitnet.core.timeline import SCHEDULES, Execution
-from splitnet.planner.evaluate import (
-    Evaluation,
-    Evaluator,
-    default_groups,
-    evaluator_of,
-)
-from splitnet.planner.strategies.placements import (
-    stages,
-    towers_of_a_part,
-    towers_of_stages,
-)
+from splitnet.planner.evaluate import Evaluator, default_groups, evaluator_of
 from splitnet.planner.strategies.space import (
     Placed,
     Space,
@@ -33,7 +22,9 @@ from splitnet.planner.strategies.space import (
     groups_of,
     may_move,
     obstacles_of,
-    workers_of,
+    stages,
+    towers_of_a_part,
+    towers_of_stages,
 )
 from splitnet.simulator.microbatch import pipeline_of, recomputed_parts
 
@@ -47,116 +38,75 @@ _KINDS = ("one device", "plan", "placement", "split", "towers", "pipeline")
 """Kinds of strategies, the simplest first."""
 
 
-@dataclass(frozen=True)
 class Candidate:
-    """A placement and how its parts run, simulated; `given` if it is that of a plan."""
+    """A placement and how its parts run, simulated; `given` if it is that of a plan.
 
-    space: Space
-    evaluator: Evaluator
-    device_of: Mapping[str, str]
-    found: Evaluation
-    given: bool = False
+    `rank` has the bytes that devices lack, then seconds: what is better is less. If it
+    `is_full`, weights and slots alone overfill a device, however the parts run. `kind`
+    is one of `_KINDS`; what is simpler has less `complexity`; `words` are the options
+    that fix this strategy, and `row` is its line in a comparison.
+    """
 
-    @property
-    def seconds(self) -> float:
-        """Of one step."""
-        return self.found.timeline.seconds
-
-    @property
-    def fits(self) -> bool:
-        """Whether every device has enough memory."""
-        return self.found.fits
-
-    @property
-    def rank(self) -> tuple[int, float]:
-        """Bytes that devices lack, then seconds: what is better is less."""
-        held = self.found.memory
-        lacking = (held[d.name].total - d.memory_bytes for d in self.evaluator.cluster)
-        return sum(max(0, count) for count in lacking), self.seconds
-
-    @property
-    def is_full(self) -> bool:
-        """Whether weights and slots alone overfill a device, however the parts run."""
-        held = self.found.memory
-        return any(
-            held[d.name].weights + held[d.name].slots > d.memory_bytes
-            for d in self.evaluator.cluster
-        )
-
-    @property
-    def execution(self) -> Execution:
-        """How the parts run."""
-        return self.evaluator.execution
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The devices that compute."""
-        busy = self.found.timeline.compute_seconds
-        return tuple(name for name, seconds in busy.items() if seconds > 0)
-
-    @property
-    def towers(self) -> int:
-        """How many towers of the model, or of a part of it, there are; 1 for none."""
-        counts = (one.count for one in self.evaluator.graph.towers.values())
-        return max(counts, default=1)
-
-    @cached_property
-    def kind(self) -> str:
-        """One of `_KINDS`."""
-        if self.given:
-            return "plan"
-        graph = self.evaluator.graph
+    def __init__(
+        self,
+        space: Space,
+        evaluator: Evaluator,
+        device_of: Mapping[str, str],
+        given: bool = False,
+    ) -> None:
+        self.space, self.evaluator, self.device_of = space, evaluator, device_of
+        self.execution = one = evaluator.execution
+        self.found = found = evaluator.evaluate(device_of)
+        self.fits, self.seconds = found.fits, found.timeline.seconds
+        self.rank = sum(found.lacking.values()), self.seconds
+        lasting = ((d, found.memory[d.name]) for d in evaluator.cluster)
+        self.is_full = any(m.weights + m.slots > d.memory_bytes for d, m in lasting)
+        busy = found.timeline.compute_seconds
+        devices = tuple(name for name, seconds in busy.items() if seconds > 0)
+        graph, split = evaluator.graph, space.options.split
+        self.towers = max((each.count for each in graph.towers.values()), default=1)
         used = {
-            self.device_of[call.part]
+            device_of[call.part]
             for call in graph.calls
             if not call.cpu_only
             and not may_move(graph, call.part)
             and graph.part[call.part].kind != "weights"
         }
-        if len(used) < 2:
-            return "one device"
-        if self.towers > 1:
-            return "towers"
-        if self.space.options.split:
-            return "split"
-        return "pipeline" if self.execution.microbatches > 1 else "placement"
-
-    @property
-    def complexity(self) -> tuple[int, int, int, int]:
-        """What is simpler is less."""
-        one, rank = self.execution, _KINDS.index(self.kind)
-        return (rank, bool(one.recompute), one.microbatches, len(self.devices))
-
-    @property
-    def words(self) -> str:
-        """The options that fix this strategy."""
-        one, split = self.execution, self.space.options.split
+        kind = "pipeline" if one.microbatches > 1 else "placement"
+        kind = "split" if split else kind
+        kind = "towers" if self.towers > 1 else kind
+        kind = "one device" if len(used) < 2 else kind
+        self.kind = kind = "plan" if given else kind
+        rank = _KINDS.index(kind), bool(one.recompute)
+        self.complexity = *rank, one.microbatches, len(devices)
         said = [f"towers={self.towers}"] if self.towers > 1 else []
         if split:
             said.append(f"split={dict(split)}")
         if one.microbatches > 1:
             said += [f"microbatches={one.microbatches}", f"schedule={one.schedule!r}"]
-        if one.recompute and set(self.devices) <= set(one.recompute):
+        if one.recompute and set(devices) <= set(one.recompute):
             said.append("recompute=True")
-        return ", ".join(said)
-
-    @property
-    def how(self) -> str:
-        """What a person types to get it."""
-        if self.given:
-            kind = "towers and branches" if self.towers > 1 else "branches"
-            return f"emit(source, plan): {kind} on {', '.join(self.devices[:6])}"
+        self.words = ", ".join(said)
+        # What a person types to get it.
         words = ["source", "cluster", "strategy='auto'", self.words]
-        if self.kind == "one device":
-            busy = self.found.timeline.compute_seconds
+        if kind == "one device":
             words.insert(2, f"pins={{'*': {max(busy, key=busy.__getitem__)!r}}}")
-            if self.execution == Execution():
+            if one == Execution():
                 words.remove("strategy='auto'")
         elif self.towers == 1:
             words.append("towers=1")
-        if self.execution.microbatches == 1 and len(words) > 4:
+        if one.microbatches == 1 and len(words) > 4:
             words.append("microbatches=1")
-        return f"plan({', '.join(filter(None, words))})"
+        how = f"plan({', '.join(filter(None, words))})"
+        if given:
+            what = "towers and branches" if self.towers > 1 else "branches"
+            how = f"emit(source, plan): {what} on {', '.join(devices[:6])}"
+        self.row = Strategy(
+            *(kind, self.seconds, how, self.fits, max(busy.values(), default=0.0)),
+            sum(copy.bytes for copy in found.timeline.copies),
+            max((memory.total for memory in found.memory.values()), default=0),
+            devices,
+        )
 
 
 def choose(found: Iterable[Candidate]) -> Candidate | None:
@@ -180,19 +130,7 @@ def compared(
     best = {} if chosen is None else {chosen.kind: chosen}
     for one in sorted(found, key=lambda c: (not c.fits, c.seconds)):
         best.setdefault(one.kind, one)
-    rows = [
-        Strategy(
-            kind,
-            one.seconds,
-            one.how,
-            one.fits,
-            max(one.found.timeline.compute_seconds.values(), default=0.0),
-            sum(copy.bytes for copy in one.found.timeline.copies),
-            max((memory.total for memory in one.found.memory.values()), default=0),
-            one.devices,
-        )
-        for kind, one in best.items()
-    ]
+    rows = [one.row for one in best.values()]
     rows.sort(key=lambda row: (not row.fits, row.seconds))
     return StrategyComparison(tuple(rows), "" if chosen is None else chosen.kind)
 
@@ -212,8 +150,7 @@ def compare_plan(plan: Plan) -> StrategyComparison:
     groups = default_groups(whole, plan.cluster)
     space = Space(replace(once, graph=whole), groups, obstacles)
     others = Trial(space).run([(once, plan.device_of)])
-    found = mine.evaluate(plan.device_of)
-    own = Candidate(space, mine, plan.device_of, found, given=True)
+    own = Candidate(space, mine, plan.device_of, given=True)
     return compared([own, *(one for one in others if one.kind != "placement")])
 
 
@@ -230,22 +167,19 @@ class Trial:
         self.ended_by_clock = False
         self._best: dict[str, float] = {}  # seconds of what fits, by kind
 
-    def run(self, known: Sequence[Placed] = ()) -> list[Candidate]:
-        """Every strategy that may be chosen; `known` are more placements.
+    def run(self, known: Iterable[Placed] = ()) -> list[Candidate]:
+        """Every strategy that may be chosen; `known` are placements that were searched.
 
         Of alternatives one that fits will do.
         """
         done: dict[object, bool] = {}  # whether a placement fits at once
         for kind, alternatives, counts, least in self._table(known):
             limit = (1 + _AS_GOOD) * self._best.get(kind, inf)
-            if not counts or least > limit:
-                continue
-            for placed in alternatives:
-                if placed is None:
-                    continue
+            for evaluator, device_of in (
+                alternatives if counts and least <= limit else ()
+            ):
                 if self._is_late():
                     return self.found
-                evaluator, device_of = placed
                 key = (evaluator.graph.parts, *device_of.values())
                 at_once, before = 1 in counts, len(self.found)
                 if (key, at_once) in done or evaluator.busiest(device_of) > limit:
@@ -253,44 +187,34 @@ class Trial:
                 depth = pipeline_of(evaluator.graph, device_of, Execution()).depth
                 if depth < 2 and done.get((key, True)):
                     continue  # pieces of what fits gain nothing on one device
-                self._run_counts(placed, counts, depth)
+                self._run_counts((evaluator, device_of), counts, depth)
                 done[key, at_once] = any(one.fits for one in self.found[before:])
                 if done[key, at_once]:
                     break
         return self.found
 
     def _table(
-        self, known: Sequence[Placed]
-    ) -> Iterator[tuple[str, Iterable[Placed | None], Sequence[int], float]]:
-        """Kinds, alternative placements, micro-batches, and seconds of a step at least.
-
-        `known` are placements that were searched.
-        """
-        space, evaluator = self.space, self.space.evaluator
-        cluster, workers = evaluator.cluster, workers_of(evaluator.cluster)
-        options, counts = space.options, space.counts
+        self, known: Iterable[Placed]
+    ) -> Iterator[tuple[str, Iterable[Placed], Sequence[int], float]]:
+        """Kinds, alternative placements, micro-batches, and the least seconds."""
+        space, evaluator, workers = self.space, self.space.evaluator, self.space.workers
+        cluster, counts, fixed = evaluator.cluster, space.counts, space.options.towers
         once, more = [n for n in counts if n == 1], [n for n in counts if n > 1]
         free = [device.name for device in cluster.free_devices]
         home = [name for name in free if name == cluster.home.name]  # of weights
         work = sum(min(each) for each in zip(*evaluator.step.unit_seconds))
-        everywhere = [
-            *(
-                ("one device", space.placed([device] * len(space.groups)))
-                for device in evaluator.unlike(free)
-            ),
-            *(("placement", one) for one in known),
-        ]
-        one_stage = options.towers in (None, 1)
-        for kind, placed in everywhere if one_stage else ():
-            yield kind, [placed], once, 0.0
-        for count in reversed(device_counts(len(workers))) if one_stage else ():
-            least = work / (count + 1)  # the host may have some of it
-            for mixes, copies in (((0.0, 0.5, 1.0), True), ((0.0,), False)):
-                cut = stages(space, workers[:count], mixes, copies=copies)
-                yield "pipeline", cut, more or once, least
-        if options.towers != 1 and "towers" not in space.obstacles and space.is_free:
-            most, fixed = min(len(workers), evaluator.graph.batch), options.towers
-            for count in reversed(device_counts(most) if fixed is None else [fixed]):
+        alone = (space.placed([d] * len(space.groups)) for d in evaluator.unlike(free))
+        everywhere = [("one device", [one]) for one in alone if one is not None]
+        everywhere += [("placement", [one]) for one in known]
+        if fixed in (None, 1):
+            yield from ((kind, placed, once, 0.0) for kind, placed in everywhere)
+            for count in reversed(device_counts(len(workers))):
+                # The host may have some of the work.
+                cut = stages(space, workers[:count])
+                yield "pipeline", cut, more or once, work / (count + 1)
+        if fixed != 1 and "towers" not in space.obstacles and space.is_free:
+            most = min(len(workers), evaluator.graph.batch)
+            for count in reversed([fixed] if fixed else device_counts(most)):
                 for at in dict.fromkeys((*home, workers[0])) if count <= most else ():
                     for whole in (True, False):
                         made = towers_of_a_part(space, workers[:count], at, whole=whole)
@@ -301,8 +225,8 @@ class Trial:
                     least = work / (len(groups) * size + 1)
                     made = towers_of_stages(space, groups, place)
                     yield "towers", made, counts, least
-        for kind, placed in everywhere if one_stage else ():
-            yield kind, [placed], more, 0.0
+        if fixed in (None, 1):
+            yield from ((kind, placed, more, 0.0) for kind, placed in everywhere)
 
     def _is_late(self) -> bool:
         late = bool(self._best) and time.monotonic() > self.until
@@ -334,26 +258,20 @@ class Trial:
     def _fitted(self, placed: Placed, execution: Execution) -> Candidate:
         """The placement run so, recomputing on devices that are full, until it fits."""
         (evaluator, device_of), options = placed, self.space.options
+        names = [device.name for device in evaluator.cluster]
         if options.recompute:
-            every = tuple(device.name for device in evaluator.cluster)
-            execution = replace(execution, recompute=every)
+            execution = replace(execution, recompute=tuple(names))
         while True:
             judge = replace(evaluator, execution=execution)
-            found = judge.evaluate(device_of)
-            made = Candidate(self.space, judge, device_of, found)
+            made = Candidate(self.space, judge, device_of)
             self.found.append(made)
             if made.fits:
                 best = self._best.get(made.kind, inf)
                 self._best[made.kind] = min(best, made.seconds)
             if made.fits or options.recompute is not None or not evaluator.training:
                 return made
-            again = tuple(
-                d.name
-                for d in evaluator.cluster
-                if d.name in execution.recompute
-                or found.memory[d.name].total > d.memory_bytes
-            )
-            fuller = replace(execution, recompute=again)
+            full = {*execution.recompute, *made.found.lacking}
+            fuller = replace(execution, recompute=tuple(n for n in names if n in full))
             parts = recomputed_parts(evaluator.graph, device_of, fuller)
             if fuller == execution or not parts:
                 return made

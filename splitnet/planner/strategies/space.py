@@ -1,13 +1,35 @@
-"""What a strategy may be: devices, counts, and what stands against a division."""
+"""What a strategy may be: devices, counts, and placements to start from.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+stages               |== 1 ==|== 2 ==|== 3 ==|    calls in their order
+
+towers of a model    x --+-- all calls, samples 0-3 --+--
+                         +-- all calls, samples 4-6 --+
+
+towers of a part     x --+-- table 1 --+--+-- the other calls, samples 0-3 --+--
+                         +-- table 2 --+  +-- the other calls, samples 4-6 --+
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.graph import Call, Graph
+from splitnet.core.errors import DeclarationError, listed
+from splitnet.core.graph import BATCH_NORMS, Call, Graph, Towers
 from splitnet.core.plan import PlanOptions
+from splitnet.core.replication import (
+    batch_shares,
+    expand,
+    in_pieces,
+    tower_part,
+    weights_part,
+)
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, placed
+from splitnet.planner.problem import running_order
+from splitnet.simulator.units import scaled_graph
 
 Placed = tuple[Evaluator, Mapping[str, str]]
 """What evaluates a placement of the parts of its graph, and the placement."""
@@ -32,59 +54,55 @@ class Limits:
     sliced: Callable[[Slices], Graph] | None = None
 
 
-@dataclass(frozen=True)
 class Space:
     """What may be chosen: devices of each group of parts, and what `options` leave.
 
     `obstacles` say why the model cannot be cut into "microbatches" or copied into
-    "towers".
+    "towers"; `workers` may be used by towers and stages, `counts` are the micro-batches
+    that may be tried. `is_free` says that nothing but inputs and slices asks for a
+    device. What is fixed and cannot be raises a `DeclarationError`.
     """
 
-    evaluator: Evaluator
-    groups: Sequence[Group]
-    obstacles: Mapping[str, str] = field(default_factory=dict)
-    options: PlanOptions = PlanOptions()
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """How many micro-batches may be tried."""
-        if self.options.microbatches is not None:
-            return (self.options.microbatches,)
-        if not self.evaluator.training or "microbatches" in self.obstacles:
-            return (1,)
-        return tuple(n for n in _MICROBATCHES if n <= self.evaluator.graph.batch)
-
-    @property
-    def faults(self) -> list[str]:
-        """What is fixed and cannot be."""
-        options, batch = self.options, self.evaluator.graph.batch
-        devices, found = len(workers_of(self.evaluator.cluster)), list[str]()
-        for name, count, most, what in (
-            ("microbatches", options.microbatches or 1, batch, "the batch"),
-            ("towers", options.towers or 1, devices, "the devices for them"),
-        ):
-            if count > max(most, 1):
-                found.append(f"{name}={count} is more than {what}, {most}")
-            if count > 1 and name in self.obstacles:
-                why = self.obstacles[name]
-                found.append(f"{name}={count} would not be exact: {why}")
-        several = (options.microbatches or 1) > 1
-        if not self.evaluator.training and (options.recompute or several):
-            found.append("microbatches= and recompute= are for training")
-        if options.schedule is not None and self.counts == (1,):
-            found.append(f"schedule={options.schedule!r} is an order of micro-batches")
-        return found
-
-    @property
-    def is_free(self) -> bool:
-        """Whether nothing but inputs and slices asks for a device."""
-        graph, workers = self.evaluator.graph, {*workers_of(self.evaluator.cluster)}
-        return bool(workers) and all(
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        groups: Sequence[Group],
+        obstacles: Mapping[str, str],
+        options: PlanOptions | None = None,
+    ) -> None:
+        options = options or PlanOptions()
+        graph, training = evaluator.graph, evaluator.training
+        self.evaluator, self.groups = evaluator, groups
+        self.obstacles, self.options = obstacles, options
+        self.workers = workers_of(evaluator.cluster)
+        self.counts: Sequence[int] = [n for n in _MICROBATCHES if n <= graph.batch]
+        if options.microbatches is not None:
+            self.counts = [options.microbatches]
+        elif not training or "microbatches" in obstacles:
+            self.counts = [1]
+        self.is_free = bool(self.workers) and all(
             may_move(graph, part) or graph.part[part].kind == "slice"
-            for group in self.groups
-            if group.apart or not workers <= set(group.allowed)
+            for group in groups
+            if group.apart or not {*self.workers} <= {*group.allowed}
             for part in group.parts
         )
+        faults, several = list[str](), (options.microbatches or 1) > 1
+        for name, most, what in (
+            ("microbatches", graph.batch, "the batch"),
+            ("towers", max(len(self.workers), 1), "the devices for them"),
+        ):
+            count = getattr(options, name) or 1
+            if count > most:
+                faults.append(f"{name}={count} is more than {what}, {most}")
+            if count > 1 and name in obstacles:
+                why = obstacles[name]
+                faults.append(f"{name}={count} would not be exact: {why}")
+        if not training and (options.recompute or several):
+            faults.append("microbatches= and recompute= are for training")
+        if options.schedule is not None and self.counts == [1]:
+            faults.append(f"schedule={options.schedule!r} is an order of micro-batches")
+        if faults:
+            raise DeclarationError(listed("such a strategy cannot be.", faults))
 
     def placed(self, wanted: Iterable[str]) -> Placed | None:
         """The groups on the wanted devices where they may be there, else on others.
@@ -107,23 +125,21 @@ def sees_batch(call: Call) -> bool:
 def obstacles_of(graph: Graph) -> dict[str, str]:
     """What a graph shows of why its batch or its model cannot be divided."""
     found = {}
-    norms = [call.layer for call in graph.calls if sees_batch(call)]
-    if norms:
+    if norms := [call.layer for call in graph.calls if sees_batch(call)]:
         found["microbatches"] = (
             f"{', '.join(norms[:3])} would normalise each micro-batch by itself"
         )
+    why = ""
     if any(call.backward for call in graph.calls):
         why = "its graph has backward calls of its own"
-        found.update(microbatches=why, towers=why)
-    if graph.towers:
-        found["towers"] = "it has towers of its own"
     for call in graph.calls:
         end = call.name in graph.outputs or graph.part[call.part].kind == "input"
         for shape in call.output_shapes if end else ():
             if shape[:1] not in ((), (graph.batch,), (None,)):
                 why = f"the first axis of {call.name!r} is not the batch"
-                found.update(microbatches=why, towers=why)
-    return found
+    if graph.towers:
+        found["towers"] = "it has towers of its own"
+    return found | (dict.fromkeys(("microbatches", "towers"), why) if why else {})
 
 
 def workers_of(cluster: Cluster) -> list[str]:
@@ -144,8 +160,7 @@ def groups_of(workers: Sequence[str], size: int) -> list[tuple[str, ...]]:
         hosts.setdefault(name.rpartition("/")[0], []).append(name)
 
     def cut(line: Sequence[str]) -> list[tuple[str, ...]]:
-        starts = range(0, len(line) - size + 1, size)
-        return [tuple(line[start : start + size]) for start in starts]
+        return [*zip(*(line[i::size] for i in range(size)))]
 
     inside = [group for line in hosts.values() for group in cut(line)]
     return inside or cut([name for line in hosts.values() for name in line])
@@ -160,3 +175,172 @@ def may_move(graph: Graph, part: str) -> bool:
     """Whether a part is somewhere by default alone: inputs, and merges on the CPU."""
     one = graph.part[part]
     return one.kind == "input" or one.kind == "merge" and one.on == ("cpu",)
+
+
+def stages(space: Space, workers: Sequence[str]) -> Iterator[Placed]:
+    """A stage of parts on each device, or on as many as there are parts.
+
+    Their work is even, or their memory, or both. A stage takes as long as the longer of
+    its work and what crosses its ends, because copies overlap with work (Harlap et al.,
+    PipeDream, 2018).
+    """
+    evaluator, step = space.evaluator, space.evaluator.step
+    after: list[dict[int, None]] = [{} for _ in step.units]
+    for edge in step.edges:
+        after[edge.source] |= dict.fromkeys(edge.readers)
+    kinds = {part.name: part.kind for part in evaluator.graph.parts}
+    number = {part: i for i, one in enumerate(space.groups) for part in one.parts}
+    group = [number[part] for part in step.parts]  # of each unit
+    line = [
+        i
+        for i in dict.fromkeys(group[unit] for unit in running_order(after))
+        if {kinds[part] for part in space.groups[i].parts} != {"input"}
+    ]
+    if len(line) < 2:
+        return
+    workers = workers[: len(line)]
+    parts = [space.groups[i].parts for i in line]
+    place = {i: at for at, i in enumerate(line)}
+    link = evaluator.costs.link(workers[0], workers[-1], evaluator.cluster)
+    crossing = np.zeros(len(line) + 1)  # seconds of the tensors across each cut
+    for edge in step.edges:
+        units = edge.source, *edge.readers
+        start, *ends = (place.get(group[unit], -1) for unit in units)
+        if start >= 0:
+            last = max([start, *ends])
+            crossing[start + 1 : last + 1] += edge.bytes / link.bytes_per_second
+    work = np.array([sum(evaluator.load(p, workers[0]) for p in own) for own in parts])
+    held = np.array([float(evaluator.need(own).total) for own in parts])
+    total = work.sum() or 1.0
+    for mix in (0.0, 0.5, 1.0):  # the share of memory in what is even
+        both = (1 - mix) * work / total + mix * held / (held.sum() or 1)
+        cut = _even(both, (1 - mix) * crossing / total, len(workers))
+        wanted = [evaluator.cluster.home.name] * len(space.groups)
+        for at, i in enumerate(line):
+            wanted[i] = workers[sum(at >= start for start in cut)]
+        if (made := space.placed(wanted)) is not None:
+            yield made
+
+
+def _even(
+    weights: npt.ArrayLike, crossing: npt.ArrayLike, count: int
+) -> tuple[int, ...]:
+    """Where to cut a line into stages so that the heaviest is lightest. O(n^2 count).
+
+    A stage weighs what is in it, or what crosses one of its ends, if that is more.
+
+    >>> _even([3, 1, 1, 1, 2, 2], [0] * 7, 3), _even([2, 2, 2], [0, 5, 1, 0], 2)
+    ((1, 4), (2,))
+    """
+    sums = np.concatenate(([0.0], np.cumsum(weights)))
+    work = sums[None, :] - sums[:, None]  # of the items from a row's to a column's
+    work = np.maximum(work, np.maximum.outer(crossing, crossing))
+    work[np.tril_indices(len(sums))] = np.inf  # no stage is empty
+    heaviest, starts = work[0], []
+    for _ in range(count - 1):
+        each = np.maximum(heaviest[:, None], work)
+        starts.append(each.argmin(axis=0))
+        heaviest = each.min(axis=0)
+    cut = [len(sums) - 1]
+    for start in reversed(starts):
+        cut.append(int(start[cut[-1]]))
+    return tuple(reversed(cut[1:]))
+
+
+def towers_of_a_part(
+    space: Space, workers: Sequence[str], home: str, *, whole: bool
+) -> Iterator[Placed]:
+    """Towers on each worker of all calls, or of all but those with large weights.
+
+    The weights of towers are at `home`; they go to each tower in every step, and their
+    gradients back. So if not the `whole` model is copied, groups are kept on one device
+    whose weights are larger than what they read and give; there may be none. Slices of
+    a layer are always kept.
+    """
+    evaluator, kept = space.evaluator, dict[str, str]()
+    graph, held = evaluator.graph, dict.fromkeys(workers, 0)
+    large = list[tuple[int, Group]]()
+    for group in space.groups:
+        if any(graph.part[part].kind == "slice" for part in group.parts):
+            kept |= dict.fromkeys(group.parts, group.allowed[0])
+        elif not whole and (size := _lasting_bytes(graph, group)):
+            large.append((size, group))
+    for size, group in sorted(large, key=lambda one: -one[0]):
+        emptiest = min(held, key=held.__getitem__)
+        held[emptiest] += size
+        kept |= dict.fromkeys(group.parts, emptiest)
+    if whole or large:
+        pieces, names = in_pieces(graph, kept)
+        one = replace(evaluator, graph=pieces, regroup=False)
+        there = dict.fromkeys(pieces.part, evaluator.cluster.home.name) | kept
+        groups = [(worker,) for worker in workers]
+        yield from _copied(one, there, dict.fromkeys(names, 0), groups, home)
+
+
+def _lasting_bytes(graph: Graph, group: Group) -> int:
+    """Bytes of a group's weights; 0 if more bytes of tensors cross its ends."""
+    parts = set(group.parts)
+    names = {n for part in parts for call in graph.calls_of[part] for n in call.weights}
+    crossing = {
+        (tensor.source, tensor.index): tensor.bytes
+        for tensor in graph.tensors
+        if (graph.call[tensor.source].part in parts)
+        != (graph.call[tensor.target].part in parts)
+    }
+    size = sum(graph.weight[name].bytes for name in names)
+    return size if size > sum(crossing.values()) else 0
+
+
+def towers_of_stages(
+    space: Space, groups: Sequence[Sequence[str]], home: str | None
+) -> Iterator[Placed]:
+    """Stages on the first group of devices, copied to the others."""
+    index = {device: i for i, device in enumerate(groups[0])}
+    for one, device_of in stages(space, groups[0]):
+        parts = {
+            part.name: index[device_of[part.name]]
+            for part in one.graph.parts
+            if part.kind != "input" and device_of[part.name] in index
+        }
+        yield from _copied(one, device_of, parts, groups, home)
+
+
+def _copied(
+    one: Evaluator,
+    at: Mapping[str, str],
+    index: Mapping[str, int],
+    groups: Sequence[Sequence[str]],
+    home: str | None,
+) -> Iterator[Placed]:
+    """A placement `at` with some parts as towers, one on each group of devices.
+
+    `index` has the parts that are copied, and which device of each group is theirs; the
+    weights are at `home`, or in the first tower. There is none if towers would send the
+    rows of a table's gradient to a worker: TensorFlow puts them together on the first
+    device of the machine.
+    """
+    graph, default = one.graph, one.cluster.home.name
+    calls = (call for name in index for call in graph.calls_of[name])
+    if home != default and any(call.lookups for call in calls):
+        return
+    norm = BATCH_NORMS[any(map(sees_batch, graph.calls))]
+    homes = {name: home or groups[0][i] for name, i in index.items()}
+    towers = {
+        name: Towers(tuple((group[i],) for group in groups), (homes[name],), norm)
+        for name, i in index.items()
+    }
+    sizes = {*batch_shares(graph.batch, len(groups)), 1}
+    made = expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
+    device_of = {p.name: at.get(p.name, default) for p in made.parts}
+    reader = {  # the device of the first other part that reads what towers give
+        graph.call[tensor.source].part: at[target]
+        for tensor in reversed(graph.tensors)
+        if (target := graph.call[tensor.target].part) not in index
+    }
+    for name, i in index.items():
+        device_of[name] = reader.get(name, default)
+        if weights_part(name) in device_of:
+            device_of[weights_part(name)] = homes[name]
+        for k, group in enumerate(groups):
+            device_of[tower_part(name, k)] = group[i]
+    yield replace(one, graph=made), device_of
