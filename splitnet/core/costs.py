@@ -56,7 +56,7 @@ _CLASSES = {
     "depthwise": _Kernels(0.1, 0.2, 0.5, 2, r"DepthwiseConv\dD"),
     "gather": _Kernels(0.1, 0.1, 0.4, 1, r"Embedding|Take(AlongAxis)?|GetItem"),
     "recurrence": _Kernels(0.25, 0.8, 0.8, 1, r"(Conv)?LSTM(\dD)?|GRU|.*RNN|Bidir.*"),
-    "element-wise": _Kernels(0.1, 0.2, 0.8, 1, r".*"),
+    "element-wise": _Kernels(0.1, 0.2, 0.8, 1, r"(?s:.*)"),
 }
 
 
