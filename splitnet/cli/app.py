@@ -12,23 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from typer import Context, Exit, Option, Typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
+import splitnet.cli.commands as its
+import splitnet.cli.worker_commands as workers
 from splitnet import __version__
 from splitnet.cli.console import say
-from splitnet.cli.device_commands import (
-    audit,
-    bench,
-    config,
-    demo,
-    devices,
-    measure,
-    run,
-)
 from splitnet.cli.options import spelled_out
-from splitnet.cli.plan_commands import draw, estimate, plan, report, score, simulate
-from splitnet.cli.worker_commands import health, launch, up, worker
 from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
 
 DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -64,53 +54,37 @@ cluster health cluster.toml
 _PASSES = ("run", "launch", "cluster up")
 
 
-class _Commands(TyperGroup):
-    """Commands that return their exit code; splitnet's errors become messages."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command; what it returns or raises becomes the exit code."""
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = lambda message, *where: say(
-                    f"warning: {message}"
-                )
-                raise Exit(super().invoke(ctx) or DONE)
-        except SplitnetError as error:
-            say(f"{type(error).__name__}: {error}")
-            no = isinstance(error, InfeasibleError | AuditError)
-            raise Exit(NO if no else USAGE) from None
-        except KeyboardInterrupt:
-            say("interrupted")
-            raise Exit(INTERRUPTED) from None
-
-
-def _group(*functions: Callable[..., int], prefix: str = "", **options: Any) -> Typer:
+def _group(*functions: Callable[..., Any], prefix: str = "", **options: Any) -> Typer:
     app = Typer(rich_markup_mode=None, pretty_exceptions_enable=False, **options)
     for function in functions:
         name = prefix + function.__name__
-        its = re.findall(rf"^{name}\b.*", _EXAMPLES, re.MULTILINE)
-        examples = "\n".join(f"  splitnet {line}" for line in its)
+        lines = re.findall(rf"^{name}\b.*", _EXAMPLES, re.MULTILINE)
+        examples = "\n".join(f"  splitnet {line}" for line in lines)
+        passes = {"ignore_unknown_options": True, "allow_interspersed_args": False}
         app.command(
             function.__name__,
             epilog=f"\b\nExamples:\n{examples}",
-            context_settings={
-                "allow_interspersed_args": name not in _PASSES,
-                "ignore_unknown_options": name in _PASSES,
-            },
+            context_settings=passes if name in _PASSES else {},
         )(spelled_out(function))
     return app
 
 
+def _end(code: int | None, **options: object) -> None:
+    """End with what a command returned."""
+    raise Exit(code or DONE)
+
+
 _app = _group(
-    *(demo, devices, estimate, plan, draw, report, audit, bench, simulate, score),
-    *(measure, config, run, worker, launch),
-    cls=_Commands,
+    *(its.demo, its.devices, its.estimate, its.plan, its.draw, its.report, its.audit),
+    *(its.bench, its.simulate, its.score, its.measure, its.config, its.run),
+    *(workers.worker, workers.launch),
+    result_callback=_end,
     invoke_without_command=True,
     epilog="Exit codes: 0 done, 1 the answer is no, 2 usage error. "
     "Options and examples: splitnet COMMAND --help",
 )
 _app.add_typer(
-    _group(up, health, prefix="cluster ", no_args_is_help=True),
+    _group(workers.up, workers.health, prefix="cluster ", no_args_is_help=True),
     name="cluster",
     help="Workers of this machine, and others.",
 )
@@ -133,13 +107,20 @@ command = get_command(_app)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; returns the exit code. Errors become messages."""
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may know ASCII only
     try:
-        command.main(args=argv, prog_name="splitnet")
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *where: say(f"warning: {message}")
+            command.main(args=argv, prog_name="splitnet")
+    except SplitnetError as error:
+        say(f"{type(error).__name__}: {error}")
+        return NO if isinstance(error, InfeasibleError | AuditError) else USAGE
     except SystemExit as ended:
         if not isinstance(ended.code, int | None):
             raise
+        if ended.code == INTERRUPTED:
+            say("interrupted")
         return ended.code or DONE
     return DONE

@@ -16,17 +16,17 @@ def say(text: str) -> None:
     print(f"splitnet: {text}", file=sys.stderr, flush=True)
 
 
-def show_json(value: Any) -> None:
-    """Print an answer for a program: one JSON value, without NaN or infinity."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+def answer(value: Any, text: str, *, for_program: bool) -> None:
+    """Print an answer: for a program one JSON value, without NaN or infinity."""
+    print(json.dumps(value, indent=2, allow_nan=False) if for_program else text)
 
 
-def show_rows(rows: Sequence[Mapping[str, str]]) -> None:
-    """Print a table that fits the terminal; one line a row into a pipe."""
+def rows_text(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table that fits the terminal; one line a row into a pipe."""
     from splitnet.view.tables import Grid, grid_text
 
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 300
-    print(grid_text(Grid(rows, left=99), wide))
+    return grid_text(Grid(rows, left=99), wide)
 
 
 @contextmanager
@@ -40,11 +40,8 @@ def progress(what: str, *, total: float | None = None) -> Iterator[Callable[...,
 
     # Of its own, since standard error is redirected while TensorFlow starts.
     with open(os.dup(sys.stderr.fileno()), "w") as terminal:
-        console = Console(file=terminal)
-        piped = not sys.stdout.isatty()
-        with Progress(
-            console=console, transient=True, redirect_stdout=not piped
-        ) as bar:
+        show = {"console": Console(file=terminal), "transient": True}
+        with Progress(**show, redirect_stdout=sys.stdout.isatty()) as bar:
             task = bar.add_task(what, total=total)
             yield lambda done, text="": bar.update(
                 task, completed=done, description=f"{what} {text}"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from msgspec import Meta
@@ -22,7 +21,7 @@ from typer import Argument, Option
 
 import splitnet as sn
 from splitnet.cli.console import import_tensorflow, local_devices, progress, say
-from splitnet.core.checks import Positive
+from splitnet.core.checks import Count, Positive
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import (
     DeclarationError,
@@ -30,6 +29,7 @@ from splitnet.core.errors import (
     PlanFileError,
     SplitnetError,
 )
+from splitnet.core.plan import CONTIGUITIES, MISSING, OBJECTIVES
 from splitnet.core.serialization import load_json
 
 TARGET_HELP = (
@@ -40,9 +40,7 @@ TargetName = Annotated[str, Argument(metavar="TARGET", help=TARGET_HELP)]
 SavedPlan = Annotated[str, Argument(metavar="PLAN.json", help="A saved plan.")]
 Json = Annotated[bool, "Machine-readable output."]
 AllowRemote = Annotated[bool, "Allow a network that others can reach."]
-StandIns = Annotated[
-    int, Option(min=0, max=256, help="Use N CPU devices here in place of GPUs.")
-]
+StandIns = Annotated[Count, "Use N CPU devices here in place of GPUs."]
 Table = Mapping[str, Any]
 _MODELS = (".keras", ".h5")
 
@@ -59,30 +57,20 @@ MACHINE: Table = {
 _AUTO = "With --strategy auto:"
 SEARCH: Table = {
     "batch": Annotated[Positive, "Batch size: samples per step (32)."],
-    "objective": Annotated[
-        Literal["latency", "throughput", "memory"],
-        "Shortest step, fastest pipeline, or lowest memory peak.",
-    ],
+    "objective": Annotated[Literal[OBJECTIVES], "What the plan is best at."],
     "optimizer": Annotated[str, "Keras optimizer, for the memory of its slots."],
     "costs": Annotated[str, "File of costs from `splitnet measure`."],
     "pin": Annotated[list[str], "PATTERN=DEVICE; repeatable. Or as_built."],
-    "missing": Annotated[
-        Literal["fallback", "error"], "Replace a requested device that is not there?"
-    ],
-    "contiguity": Annotated[
-        Literal["free", "convex", "pipeline"],
-        "Which sets of calls may share a device; for workloads.",
-    ],
-    "strategy": Annotated[
-        Literal["auto"], "Choose towers, micro-batches and recomputation as well."
-    ],
+    "missing": Annotated[Literal[MISSING], "If a requested device is not there."],
+    "contiguity": Annotated[Literal[CONTIGUITIES], "Of a device's calls: workloads."],
+    "strategy": Annotated[Literal["auto"], "Choose towers, pipelines, ... as well."],
     "microbatches": Annotated[Positive, f"{_AUTO} so many pieces."],
     "recompute": Annotated[bool, f"{_AUTO} recompute activations, or not."],
     "towers": Annotated[Positive, f"{_AUTO} so many copies."],
     "split": Annotated[list[str], f"{_AUTO} slices, LAYER=N; repeatable. Or none."],
     "time_limit": Annotated[float, "Seconds to search at most (5)."],
     "seed": Annotated[int, "Random seed of the search (0)."],
-    "inference": Annotated[bool, Option("--inference", help="Forward pass only.")],
+    "inference": Annotated[bool, "Forward pass only."],
 }
 """What a plan is searched with."""
 
@@ -92,7 +80,7 @@ SCORE: Table = {
 }
 
 
-def spelled_out(command: Callable[..., int]) -> Callable[..., int]:
+def spelled_out(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Give a command the signature that typer reads, from its annotations."""
     hints = get_type_hints(command, include_extras=True)
     found: dict[str, tuple[Any, Any]] = {}
@@ -102,17 +90,12 @@ def spelled_out(command: Callable[..., int]) -> Callable[..., int]:
             found |= {name: (hint, None) for name, hint in table.items()}
         else:
             found[name] = hints[name], one.default
-    parameters = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=default,
-            annotation=_for_typer(name, hint, default),
-        )
-        for name, (hint, default) in found.items()
-    ]
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # read by typer
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    annotations = {n: _for_typer(n, hint, usual) for n, (hint, usual) in found.items()}
+    command.__annotations__ = annotations
+    command.__signature__ = Signature(  # type: ignore[attr-defined]  # read by typer
+        Parameter(n, Parameter.KEYWORD_ONLY, default=usual, annotation=annotations[n])
+        for n, (_, usual) in found.items()
+    )
     return command
 
 
@@ -120,15 +103,16 @@ def _for_typer(name: str, hint: Any, default: Any) -> Any:
     """An annotation with typer's own description, of help and range."""
     kind, *notes = get_args(hint)
     its = {type(note): note for note in notes}
+    optional = kind | None if default is None else kind
     if str not in its:  # typer's own already
-        return Annotated[kind | None if default is None else kind, notes[0]]
+        return Annotated[optional, notes[0]]
+    if default is Parameter.empty:
+        return Annotated[kind, Argument(help=its[str])]
     words = ["--out", "-o"] if name == "out" else []
     if kind is bool and default is False:  # not --no-json as well
         words = ["--" + name.strip("_").replace("_", "-")]
-    if default is Parameter.empty:
-        return Annotated[kind, Argument(help=its[str])]
     about = Option(*words, help=its[str], min=its[Meta].ge if Meta in its else None)
-    return Annotated[kind | None if default is None else kind, about]
+    return Annotated[optional, about]
 
 
 def search_options(options: Table) -> dict[str, Any]:
@@ -141,14 +125,12 @@ def search_options(options: Table) -> dict[str, Any]:
         slices = [] if slices == ["none"] else slices
         counts = _table("--split", slices, "LAYER=N, such as 'wide=2', or none")
         given["split"] = {n: int(c) if c.isdigit() else c for n, c in counts.items()}
-    if pins:
-        form = "PATTERN=DEVICE, or several devices: 'block1_*=gpu:1,cpu'"
+    if pins == ["as_built"]:
         given["pins"] = "as_built"
-        if pins != ["as_built"]:
-            lists = (
-                (n, on.split(",")) for n, on in _table("--pin", pins, form).items()
-            )
-            given["pins"] = {n: on if on[1:] else on[0] for n, on in lists}
+    elif pins:
+        form = "PATTERN=DEVICE, or several devices: 'block1_*=gpu:1,cpu'"
+        lists = {n: on.split(",") for n, on in _table("--pin", pins, form).items()}
+        given["pins"] = {n: on if on[1:] else on[0] for n, on in lists.items()}
     return given
 
 
@@ -185,25 +167,22 @@ def opened(target: str, options: Table) -> tuple[Any, Cluster, Any]:
     model that a function builds needs no memory for weights, unless pins follow its
     variables.
     """
-    held = None
-    if target.endswith(".json"):
-        held = load_json(target, "file", lambda values: _held(values, target))
-        if options["batch"] is not None:
-            raise DeclarationError(
-                f"{target!r} has its own batch; leave --batch out, or name the program "
-                "of the model."
-            )
-    else:
+    if not target.endswith(".json"):
         check_target(target)
-    cluster = _machine_of(options)
-    if held is None:
         # The machine first: stand-ins must be made before a program builds layers.
-        cluster = cluster or local_devices()
+        cluster = _machine_of(options) or local_devices()
         empty = options.get("pin") != ["as_built"]
         return load_source(target, empty=empty), cluster, None
+    held = load_json(target, "file", lambda values: _held(values, target))
+    if options["batch"] is not None:
+        raise DeclarationError(
+            f"{target!r} has its own batch; leave --batch out, or name the program of "
+            "the model."
+        )
+    machine = _machine_of(options)
     if isinstance(held, sn.Plan):
-        return held.graph, cluster or held.cluster, held
-    if cluster is not None:
+        return held.graph, machine or held.cluster, held
+    if machine is not None:
         raise DeviceError("a workload file includes its machine; leave --cluster out.")
     return *held, held
 
@@ -236,15 +215,14 @@ def check_target(target: str) -> None:
     elif not place or not name.isidentifier():
         raise DeclarationError(f"cannot tell what {target!r} is. Give {TARGET_HELP}")
     if place.endswith((*_MODELS, ".py")):
-        if not Path(place).is_file():
-            raise DeclarationError(f"there is no file {place!r}.")
-        return
-    sys.path.insert(0, str(Path.cwd()))
-    found = None
-    with suppress(ValueError):  # of names such as ".net"
-        found = importlib.util.find_spec(place.partition(".")[0])
-    if found is None:
-        raise DeclarationError(f"there is no module {place!r}.")
+        kind, there = "file", Path(place).is_file()
+    else:
+        sys.path.insert(0, str(Path.cwd()))
+        kind, there = "module", False
+        with suppress(ValueError):  # of names such as ".net"
+            there = importlib.util.find_spec(place.partition(".")[0]) is not None
+    if not there:
+        raise DeclarationError(f"there is no {kind} {place!r}.")
 
 
 def load_source(target: str, *, empty: bool = False) -> Any:
@@ -263,8 +241,7 @@ def load_source(target: str, *, empty: bool = False) -> Any:
         with progress(f"loading {target}"):
             if target.endswith(_MODELS):
                 return keras.models.load_model(target)
-            module = _module(place)
-            value = getattr(module, name)
+            value = getattr(_module(place), name)
             if callable(value) and not isinstance(value, kinds):
                 value = without_memory(value) if empty else value()
     except SplitnetError:
@@ -284,7 +261,7 @@ def load_source(target: str, *, empty: bool = False) -> Any:
     return value
 
 
-def _module(place: str) -> ModuleType:
+def _module(place: str) -> Any:
     """Import a module by file or by dotted name."""
     if not place.endswith(".py"):
         return importlib.import_module(place)

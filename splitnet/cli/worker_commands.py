@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
-from splitnet.cli.console import say, show_rows
+from splitnet.cli.console import rows_text, say
 from splitnet.cli.options import AllowRemote
 from splitnet.core.checks import Count, Positive
 from splitnet.core.cluster import PRESETS, Cluster
 from splitnet.core.errors import ConfigError, listed, parse_bytes
 
+Program = Annotated[list[str], Argument(metavar="-- COMMAND ...")]
 MemoryLimit = Annotated[str, "Memory limit of each worker: '2 GB'."]
 Threads = Annotated[Positive, "TensorFlow threads of each worker."]
 
@@ -27,8 +28,6 @@ _EXPOSED = (
     "reaches it can run any code as this user. Put a firewall that admits the "
     "cluster's hosts only, or a VPN such as WireGuard, in front: docs/machines.md."
 )
-
-_NAME = re.compile(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?")
 # Template and command that starts the job.
 _ENGINES = {
     "slurm": ("slurm.sh.j2", "sbatch"),
@@ -43,7 +42,7 @@ def worker(
     threads: Threads = None,
     memory: MemoryLimit = None,
     allow_remote: AllowRemote = False,
-) -> int:
+) -> None:
     """Serve this machine's devices to a remote program, until killed.
 
     Without --cluster, addresses and number are those of TF_CONFIG, Slurm, Kubernetes
@@ -63,22 +62,13 @@ def worker(
         raise ConfigError("the number of this worker is unknown. Give it: --index K.")
     if allow_remote:
         say(_EXPOSED)
-    limit = None
-    if memory:
-        limit = parse_bytes(int(memory) if memory.isdigit() else memory, "--memory")
-    serve(
-        where,
-        index,
-        core=core,
-        threads=threads,
-        memory_bytes=limit,
-        allow_remote=allow_remote,
-    )
-    return 0
+    limit = parse_bytes(memory, "--memory") if memory else None
+    how = {"core": core, "threads": threads, "memory_bytes": limit}
+    serve(where, index, allow_remote=allow_remote, **how)
 
 
 def up(
-    program: Annotated[list[str], Argument(metavar="-- COMMAND ...")],
+    program: Program,
     workers: Annotated[int, "Number of workers."] = 2,
     pin: Annotated[bool, "Pin each worker to one core."] = False,
     threads: Threads = None,
@@ -181,17 +171,17 @@ def health(
     from splitnet.tf.workers.connect import probe, workers_of
 
     found = probe(workers_of(Cluster.load(cluster)))
-    heads = ("worker", "address", "state")
-    lines = ((one.host.name, one.host.address, one.state) for one in found)
-    show_rows([dict(zip(heads, line)) for line in lines])
+    rows = [
+        {"worker": one.host.name, "address": one.host.address, "state": one.state}
+        for one in found
+    ]
+    print(rows_text(rows))
     return 0 if found and all(one.state == "healthy" for one in found) else 1
 
 
 def launch(
-    program: Annotated[list[str], Argument(metavar="-- COMMAND ...")] = None,
-    engine: Annotated[
-        Literal["slurm", "kubernetes"], "What starts the processes."
-    ] = "slurm",
+    program: Program = None,
+    engine: Annotated[Literal[*_ENGINES], "What starts the processes."] = "slurm",
     nodes: Annotated[Positive, "Hosts with a worker."] = 2,
     gpus_per_node: Annotated[Count, "GPUs of each host."] = 0,
     preset: Annotated[str, "Model of the GPUs: A100, H100 ..."] = None,
@@ -199,7 +189,7 @@ def launch(
     image: Annotated[str, "Kubernetes: container with splitnet in it."] = None,
     max_restarts: Annotated[Count, "Starts of the program after a failure."] = 3,
     out: Annotated[Path, "Write it into this file."] = None,
-) -> int:
+) -> None:
     """Write an sbatch script or a Kubernetes manifest for a program.
 
     Each host serves its devices by `splitnet worker`; the program runs once and calls
@@ -211,7 +201,7 @@ def launch(
     faults = []
     if not program:
         faults.append("name a command: splitnet launch -- python train.py")
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?", name):
         faults.append(f"--name is lower case letters, digits and '-', not {name!r}")
     if preset is not None and preset not in PRESETS:
         faults.append(f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}")
@@ -222,13 +212,9 @@ def launch(
     variables = {"ALLOW_REMOTE": "1", "GPUS_PER_HOST": str(gpus_per_node)}
     variables |= {"GPU_PRESET": preset} if preset else {}
     if engine == "kubernetes":
-        variables |= {
-            "PORT": "2222",
-            "STATEFUL_SET": f"{name}-worker",
-            "SERVICE": name,
-            "WORKERS": str(nodes),
-            "CLIENT": f"{name}-client.{name}:2222",
-        }
+        variables |= {"PORT": "2222", "STATEFUL_SET": f"{name}-worker"}
+        variables |= {"SERVICE": name, "WORKERS": str(nodes)}
+        variables |= {"CLIENT": f"{name}-client.{name}:2222"}
     template, start = _ENGINES[engine]
     environment = Environment(
         loader=PackageLoader("splitnet.cli"),
@@ -252,4 +238,3 @@ def launch(
     else:
         out.write_text(text, encoding="utf-8")
         print(f"wrote {out}; start it: {start} {out}")
-    return 0

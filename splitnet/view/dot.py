@@ -15,6 +15,7 @@ import graphviz
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
+from splitnet.view import style
 from splitnet.view.diagram import MOST_LANES, Box, Diagram, DiagramEdge, diagram_of
 from splitnet.view.facts import (
     audit_text,
@@ -22,25 +23,7 @@ from splitnet.view.facts import (
     objective_text,
     verdict_lines,
 )
-from splitnet.view.style import (
-    ALARM,
-    INK,
-    QUIET,
-    Line,
-    clean,
-    colors_of,
-    counted,
-    html_label,
-    mixed,
-    page,
-    percent,
-    place_of,
-    ranged,
-    shape_text,
-    shortened,
-    size_of,
-    text_node,
-)
+from splitnet.view.style import ALARM, INK, QUIET, Line, clean, counted, shortened
 
 Rect = tuple[float, float, float, float]
 """Left, top, right and bottom, in points; counted from the top."""
@@ -61,14 +44,14 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
     elsewhere according to `audit`.
     """
     shown = diagram_of(plan, other=other, audit=audit)
-    colors = colors_of(device.name for device in plan.cluster)
+    colors = style.colors_of(device.name for device in plan.cluster)
     titles = {lane: f"title-{number}" for number, lane in enumerate(shown.lanes)}
     rows = {
         title: _lane_rows(plan, shown.lanes[lane], colors[lane])
         for lane, title in titles.items()
     }
     rows |= {box.id: _box_rows(box, shown) for box in shown.boxes}
-    sizes = {name: size_of(its) for name, its in rows.items()}
+    sizes = {name: style.size_of(its) for name, its in rows.items()}
     for box in shown.boxes:
         (wide, tall), kind = sizes[box.id], box.facts.kind
         wide += 26 if kind == "merge" else 18
@@ -79,7 +62,7 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
     }
     ends = [(x.source, x.target) for x in shown.drawn if not x.weights]
     placed, frames, hosts = _place_boxes(sizes, lanes, ends)
-    dot = page(
+    dot = style.page(
         graphviz.Digraph("placement"),
         splines="true",
         esep="+4",
@@ -92,22 +75,22 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         name = f"host-{number}"
         frame = _frame(name, rect, style="rounded,dashed", color=QUIET)
         words = [Line(clean(host) or "this machine", 11)]
-        text_node(frame, name, words, rect[0] + 14, rect[1] + 4)
+        style.text_node(frame, name, words, rect[0] + 14, rect[1] + 4)
         dot.subgraph(frame)
     for lane, title in titles.items():
         frame = _frame(
             title.replace("title", "lane"),
             frames[lane],
             style="filled,rounded",
-            fillcolor=mixed(colors[lane], "#ffffff", 0.9),
+            fillcolor=style.mixed(colors[lane], "#ffffff", 0.9),
             color=colors[lane],
             tooltip=graphviz.escape(clean(lane)),
         )
-        text_node(frame, title, rows[title], *placed[title][:2])
+        style.text_node(frame, title, rows[title], *placed[title][:2])
         for box in (box for box in shown.boxes if box.lane == lane):
             look = _box_look(box, colors[box.facts.device], compared=other is not None)
-            label = html_label(rows[box.id])
-            place = place_of(*placed[box.id])
+            label = style.html_label(rows[box.id])
+            place = style.place_of(*placed[box.id])
             frame.node(box.id, label=label, id=box.id, **look, **place)
         dot.subgraph(frame)
     box_of = {box.id: box for box in shown.boxes}
@@ -117,7 +100,7 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         dot.edge(link.source, link.target, id=f"link-{number}", **look)
     _, top, right, _ = _around([*frames.values(), *hosts.values()])
     header = _header_rows(plan, shown, max(right, 620), other, audit)
-    text_node(dot, "header", header, 0, top - size_of(header)[1] - 14)
+    style.text_node(dot, "header", header, 0, top - style.size_of(header)[1] - 14)
     return str(dot.source)
 
 
@@ -138,7 +121,8 @@ def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Line]:
     fullest = plan.cluster[max(devices, key=lambda d: plan.memory[d].total)]
     held, limit = plan.memory[fullest.name].total, fullest.memory_bytes
     used = max(plan.timeline.utilization[device] for device in devices)
-    lines = [Line(ranged(names, 30), 13, mixed(color, "#000000", 0.25), bold=True)]
+    strong = style.mixed(color, "#000000", 0.25)
+    lines = [Line(style.ranged(names, 30), 13, strong, bold=True)]
     if names[1:]:
         lines.append(Line(f"{len(devices)} devices, each at most", 9, QUIET))
     words = f"{format_bytes(held)} of {format_bytes(limit)}"
@@ -148,7 +132,7 @@ def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Line]:
     if fullest.stand_in:
         target = "CPUs" if names[1:] else fullest.target.removeprefix("/device:")
         lines.append(Line(f"stand-in on {target}", 9, QUIET))
-    lines.append(Line(f"utilization {percent(used)}", 9, QUIET))
+    lines.append(Line(f"utilization {style.percent(used)}", 9, QUIET))
     return lines
 
 
@@ -164,7 +148,7 @@ def _box_rows(box: Box, shown: Diagram) -> list[Line]:
         small.append(layers_text(facts.layers))
     plain: list[str] = []
     if facts.shapes:
-        shapes = dict.fromkeys(map(shape_text, facts.shapes))
+        shapes = dict.fromkeys(map(style.shape_text, facts.shapes))
         plain.append(shortened(", ".join(shapes), 40))
     costs = [
         format_bytes(facts.total_bytes) if facts.total_bytes and not is_input else "",
@@ -206,17 +190,17 @@ def _box_look(box: Box, color: str, *, compared: bool) -> dict[str, str]:
     marked = bool(box.moved_from or box.strayed)
     blank = compared and not marked or facts.kind == "input"
     corners = {"merge": "diagonals", "input": "filled", "weights": "filled"}
-    style = ["filled", corners.get(facts.kind, "rounded")]
+    looks = ["filled", corners.get(facts.kind, "rounded")]
     tip = [
-        ranged(box.group.members, 120),
+        style.ranged(box.group.members, 120),
         f"{facts.kind} on {facts.device}, reason: {facts.reason}",
         *([facts.fallback.reason] if facts.fallback else []),
         *box.strayed,
     ]
     return {
         "shape": "cylinder" if facts.kind == "weights" else "box",
-        "style": ",".join([*style, "dashed"] if facts.fallback else style),
-        "fillcolor": "white" if blank else mixed(color, "#ffffff", 0.72),
+        "style": ",".join([*looks, "dashed"] if facts.fallback else looks),
+        "fillcolor": "white" if blank else style.mixed(color, "#ffffff", 0.72),
         "color": ALARM if facts.fallback or marked else color,
         "penwidth": "2.6" if marked else "1.8" if facts.fallback else "1.2",
         "peripheries": "2" if facts.is_output else "1",
@@ -235,7 +219,7 @@ def _link_look(
         look["style"] = "dashed"
     if link.moved_bytes:
         said = _there_and_back(link.sent_bytes, link.returned_bytes)
-        look["color"] = QUIET if link.both_ways else mixed(color, "#000000", 0.1)
+        look["color"] = QUIET if link.both_ways else style.mixed(color, "#000000", 0.1)
     if link.weights:
         said = f"weights, {said}"
         look |= {"style": "dotted", "penwidth": "1.6"}
@@ -248,7 +232,7 @@ def _link_look(
         if shown.labelled:
             both = f"{format_bytes(link.moved_bytes)} both ways"
             line = Line(both if link.both_ways else said, 8.5, bold=True)
-            look["xlabel"] = html_label([line], back="#ffffffd0")
+            look["xlabel"] = style.html_label([line], back="#ffffffd0")
     tip = f"{source.name} → {target.name}\n{said}"
     return look | {"tooltip": graphviz.escape(tip)}
 

@@ -28,20 +28,10 @@ from splitnet.core.net import Net
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
+from splitnet.view import style
 from splitnet.view.diagram import fold
 from splitnet.view.dot import dot_of, layers_text
-from splitnet.view.style import (
-    QUIET,
-    THIN,
-    Line,
-    colors_of,
-    counted,
-    escaped,
-    html_label,
-    mixed,
-    page,
-    ranged,
-)
+from splitnet.view.style import QUIET, Line, escaped, mixed
 from splitnet.view.tables import table
 from splitnet.view.timeline import dot_of_steps
 
@@ -157,12 +147,12 @@ def svg_of(thing: Timeline | Net) -> str:
 
 def _dot_of_devices(cluster: Cluster) -> str:
     """A frame for each host, its devices in rows with their memory and speed."""
-    colors = colors_of(device.name for device in cluster)
-    dot = page(graphviz.Digraph(), fixed=False, pack="12")
+    colors = style.colors_of(device.name for device in cluster)
+    dot = style.page(graphviz.Digraph(), fixed=False, pack="12")
     for host in dict.fromkeys(device.host for device in cluster):
-        name = html_label([Line(host or "this machine", 11)])
+        name = style.html_label([Line(host or "this machine", 11)])
         frame = graphviz.Digraph(f"cluster_{host}")
-        frame.attr(label=name, style="rounded", color=THIN, pack="12")
+        frame.attr(label=name, style="rounded", color=style.THIN, pack="12")
         for one in (device for device in cluster if device.host == host):
             stand_in = " (stand-in)" if one.stand_in else ""
             rows = [
@@ -172,7 +162,7 @@ def _dot_of_devices(cluster: Cluster) -> str:
             ]
             look = {"fillcolor": mixed(colors[one.name], "#ffffff", 0.72)}
             look["color"] = colors[one.name]
-            frame.node(one.name.replace(":", "-"), html_label(rows), **look)
+            frame.node(one.name.replace(":", "-"), style.html_label(rows), **look)
         dot.subgraph(frame)
     return str(dot.source)
 
@@ -183,20 +173,20 @@ def _dot_of_net(net: Net) -> str:
     requested = {name: ", ".join(one.on) for name, one in branch.items()}
     layers = {name: _layers(one.body) for name, one in branch.items()}
     look = {name: (one.kind, layers[name]) for name, one in branch.items()}
-    dot = page(graphviz.Digraph(), fixed=False, rankdir="LR", pad="0.2")
+    dot = style.page(graphviz.Digraph(), fixed=False, rankdir="LR", pad="0.2")
     box: dict[str, str] = {}
     for block in fold(list(branch), requested, look, most=_MOST_BOXES):
         first, count = branch[block.members[0]], len(block.members)
-        rows = [Line(ranged(block.members, 34), 10, bold=True)]
+        rows = [Line(style.ranged(block.members, 34), 10, bold=True)]
         if count > 1:
-            rows.append(Line(counted(count, "branch"), 8.5, QUIET))
+            rows.append(Line(style.counted(count, "branch"), 8.5, QUIET))
         if layers[first.name]:
             rows.append(Line(layers_text(layers[first.name]), 8.5, QUIET))
         if first.on != ("auto",) and first.kind != "input":
             rows.append(Line(f"on {requested[first.name]}", 9))
         fill = "white" if first.kind == "input" else mixed("#034793", "#ffffff", 0.9)
         number = str(len(dot.body))
-        dot.node(number, label=html_label(rows), fillcolor=fill)
+        dot.node(number, label=style.html_label(rows), fillcolor=fill)
         box |= dict.fromkeys(block.members, number)
     ends = {(box[x.name], box[one.name]) for one in net.branches for x in one.sources}
     dot.edges(sorted((source, target) for source, target in ends if source != target))

@@ -33,24 +33,9 @@ from splitnet.core.timeline import (
     critical_path,
     waits,
 )
+from splitnet.view import style
 from splitnet.view.facts import equivalent_devices
-from splitnet.view.style import (
-    QUIET,
-    Line,
-    clean,
-    colors_of,
-    counted,
-    mixed,
-    page,
-    percent,
-    place_of,
-    ranged,
-    readable_on,
-    shortened,
-    size_of,
-    text_node,
-    text_width,
-)
+from splitnet.view.style import QUIET, Line, clean, counted, mixed
 
 Event = TypeVar("Event", Task, Copy)
 Place = tuple[float, float, float, float]
@@ -113,10 +98,10 @@ class _Chart:
     def __init__(self, timelines: Collection[Timeline]) -> None:
         self.seconds = max(timeline.seconds for timeline in timelines)
         names = (name for timeline in timelines for name in timeline.devices)
-        self.colors = colors_of(dict.fromkeys(names))
+        self.colors = style.colors_of(dict.fromkeys(names))
         self.y = 16.0
         self.lanes: dict[Hashable, float] = {}  # of devices and links: their middle
-        self.dot = page(graphviz.Graph(), pad="0.2", splines="false", tooltip=" ")
+        self.dot = style.page(graphviz.Graph(), pad="0.2", splines="false", tooltip=" ")
 
     def mark(self, place: Place, fill: str, outline: str = "", tip: str = "") -> None:
         """Draw a rectangle."""
@@ -124,7 +109,7 @@ class _Chart:
         self.dot.node(
             f"mark-{len(self.dot.body)}",
             "",
-            **place_of(x, y, x + wide, y + tall),
+            **style.place_of(x, y, x + wide, y + tall),
             fillcolor=fill,
             color=outline or "#ffffff00",
             penwidth="1" if outline else "0",
@@ -133,9 +118,9 @@ class _Chart:
 
     def say(self, x: float, down: float, line: Line, *, centered: bool = False) -> None:
         """Write words into the lane, from their left end or around their middle."""
-        wide, tall = size_of([line])
+        wide, tall = style.size_of([line])
         corner = x - centered * wide / 2, self.y + down - tall / 2
-        text_node(self.dot, f"text-{len(self.dot.body)}", [line], *corner)
+        style.text_node(self.dot, f"text-{len(self.dot.body)}", [line], *corner)
 
     def x(self, moment: float) -> float:
         """Where a time lies, in points."""
@@ -154,7 +139,7 @@ class _Chart:
         for word, fill, outline, tall in looks:
             self.mark((x, self.y - tall / 2, 26, tall), fill, outline)
             self.say(x + 32, 0, Line(word, 10, QUIET))
-            x += 50 + text_width(word, 10)
+            x += 50 + style.text_width(word, 10)
         self.y += 24
 
     def step(self, heading: str, timeline: Timeline) -> None:
@@ -172,7 +157,7 @@ class _Chart:
             self._device(timeline, devices, gaps[devices[0]])
         idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
         if idle:
-            names = shortened(", ".join(idle), 150)
+            names = style.shortened(", ".join(idle), 150)
             self.say(16, 6, Line(f"idle throughout: {names}", 9, QUIET))
             self.y += 18
         self._links(timeline, path)
@@ -192,7 +177,7 @@ class _Chart:
     ) -> None:
         """A lane: name, shares of the step, gaps with their reasons, bars."""
         device, pipelined = devices[0], any(task.microbatch for task in timeline.tasks)
-        name = ranged(devices, 26) + (f" ({len(devices)})" if devices[1:] else "")
+        name = style.ranged(devices, 26) + (f" ({len(devices)})" if devices[1:] else "")
         strong = mixed(self.colors[device], "#000000", 0.25)
         self.say(16, 6, Line(name, 11, strong, bold=True))
         self._shares(timeline, device, gaps)
@@ -219,10 +204,10 @@ class _Chart:
         whole = timeline.seconds or 1.0
         waited = sum(g.stop - g.start for g in gaps if isinstance(g.event, Copy))
         busy, copies = timeline.compute_seconds[device] / whole, waited / whole
-        words = f"computing {percent(busy)}"
+        words = f"computing {style.percent(busy)}"
         if timeline.copies:
             others = max(1 - busy - copies, 0.0)
-            words += f", copies {percent(copies)}, others {percent(others)}"
+            words += f", copies {style.percent(copies)}, others {style.percent(others)}"
         self.say(16, 28, Line(words, 8, QUIET))
         shares = {_IDLE: 1.0, _WAIT: busy + copies, self.colors[device]: busy}
         for fill, share in shares.items():
@@ -242,9 +227,9 @@ class _Chart:
         if len(names) > 1 or (pipelined and longest.phase == "update"):
             return
         name, room = names.pop(), right - x - 6
-        letters = len(name) if text_width(name, 9) <= room else int(room / 5.6)
+        letters = len(name) if style.text_width(name, 9) <= room else int(room / 5.6)
         if letters >= min(len(name), _SHORTEST_NAME):
-            text = Line(shortened(name, letters), 9, readable_on(fill))
+            text = Line(style.shortened(name, letters), 9, style.readable_on(fill))
             self.say((x + right) / 2, _LANE / 2, text, centered=True)
 
     def _links(self, timeline: Timeline, path: Sequence[Span]) -> None:
@@ -262,7 +247,7 @@ class _Chart:
             if ends not in shown[:_MOST_LINKS]:
                 continue
             source, target = copies[0].source_device, copies[0].target_device
-            self.say(16, 7, Line(shortened(f"{source} → {target}", 24)))
+            self.say(16, 7, Line(style.shortened(f"{source} → {target}", 24)))
             self.mark((_LEFT, self.y, _WIDE, _LINK_LANE), _PALE)
             rows = stacked(copies)
             high = 8.0 / len(rows)

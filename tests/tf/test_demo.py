@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import splitnet as sn
-from splitnet.cli import device_commands, main
+from splitnet.cli import commands, main
 from splitnet.demo import DemoResult, pairs_of_digits
 
 GIB = 2**30
@@ -194,9 +194,7 @@ def test_devices_lists_stand_ins(answer: Any, monkeypatch: pytest.MonkeyPatch) -
 
     gpu = rows["cpu:0"] | {"model": "A100", "capability": "8.0", "free_bytes": 60 * GIB}
     gpu |= {"memory_bytes": 80 * GIB, "busy": 0.25, "used_by": [(4711, 20 * GIB)]}
-    monkeypatch.setattr(
-        device_commands, "_device_rows", lambda _: [gpu | {"links": [1]}]
-    )
+    monkeypatch.setattr(commands, "_device_rows", lambda _: [gpu | {"links": [1]}])
     out = answer("devices")[1]
     for figure in ("A100 (cc 8.0)", "60.0 GiB", "80.0 GiB", "25%", "4711 (20.0 GiB)"):
         assert figure in out

@@ -1,4 +1,4 @@
-"""Commands that use this machine: devices, config, run, measure, demo, audit, bench."""
+"""Commands about plans and this machine; those of several are `worker_commands`."""
 
 import os
 import runpy
@@ -7,33 +7,38 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 from typer import Argument, Option
 
 import splitnet as sn
 from splitnet.cli.console import (
+    answer,
     import_tensorflow,
     local_devices,
     progress,
-    show_json,
-    show_rows,
+    rows_text,
 )
 from splitnet.cli.options import (
+    ESTIMATE,
+    MACHINE,
+    SCORE,
     SEARCH,
     AllowRemote,
     Json,
+    SavedPlan,
     StandIns,
     Table,
     TargetName,
     check_target,
     load_source,
+    opened,
     search_options,
 )
-from splitnet.cli.plan_commands import planned
 from splitnet.cli.worker_commands import run_with_workers
 from splitnet.core.checks import Count, Positive
+from splitnet.core.cluster import Cluster
 from splitnet.core.errors import (
     ConfigError,
     DeclarationError,
@@ -41,36 +46,200 @@ from splitnet.core.errors import (
     format_count,
     format_seconds,
 )
-from splitnet.core.serialization import write_cluster
+from splitnet.core.serialization import read_values, write_cluster
 from splitnet.core.settings import OPTIONS, config_file, resolve
+from splitnet.core.timeline import SCHEDULES
+
+# Beyond these the largest batch is not searched for, or not searched further.
+_MOST_CALLS, _MOST_BATCH = 2_000, 2**20
 
 
-def devices(stand_ins: StandIns = 0, json_: Json = False) -> int:
+def plan(
+    target: TargetName = "",
+    out: Annotated[Path, "Save the plan in this file."] = None,
+    json_: Json = False,
+    warm_up: Annotated[bool, "Compile the search loops in advance."] = False,
+    **options: Annotated[Any, SEARCH | MACHINE],
+) -> None:
+    """Choose a device for every part, and show what it costs."""
+    if warm_up:
+        from splitnet.planner.engine.solve import warm_up as warm_up_search
+
+        with progress("compiling the search"):
+            warm_up_search()
+        if not target:
+            return
+    source, cluster, held = opened(target, options)
+    made, figures = planned(source, cluster, _search_of(held, options))
+    if out:
+        made.save(out)
+    text = [sn.table(made)]
+    if isinstance(held, sn.Plan):
+        change = held.compare(made)
+        figures["moved"] = change.moved
+        text.append(f"since {target}: {change}")
+    figures["largest_batch"] = None
+    if len(made.graph.calls) <= _MOST_CALLS and made.objective != "throughput":
+        how = {"optimizer": made.optimizer, "training": made.training}
+        how |= {"device_of": made.device_of, "most": _MOST_BATCH}
+        most = sn.largest_batch(made.graph, cluster, **how)
+        figures["largest_batch"] = most
+        more = " or more" if most == _MOST_BATCH else ""
+        text.append(f"largest batch that fits this placement: {most}{more}")
+    if out:
+        text.append(f"saved to {out}")
+    answer(figures, "\n\n".join(text), for_program=json_)
+
+
+def _search_of(held: Any, options: Table) -> dict[str, Any]:
+    """The options of a search; workloads are benchmarks of throughput."""
+    usual = {"objective": "throughput"} if isinstance(held, tuple) else {}
+    return usual | search_options(options)
+
+
+def planned(
+    source: Any, cluster: Cluster, options: dict[str, Any]
+) -> "tuple[sn.Plan, dict[str, Any]]":
+    """The plan of a source, and its figures."""
+    began = time.perf_counter()
+    written = format_bytes if options.get("objective") == "memory" else format_seconds
+    with progress("planning", total=1.0) as advance:
+
+        def show(share: float, best: float) -> None:
+            advance(share, f"best {written(best)}")
+
+        made = sn.plan(source, cluster, on_progress=show, **options)
+    return made, _figures(made, began)
+
+
+def _figures(plan: "sn.Plan", began: float) -> dict[str, Any]:
+    """A plan as plain values; "seconds" is what it took since `began`."""
+    names = ("objective", "value", "bound", "gap", "strategy", "batch")
+    return {name: getattr(plan, name) for name in (*names, "transfer_bytes")} | {
+        "seconds": round(time.perf_counter() - began, 3),
+        "execution": asdict(plan.execution),
+        "device_of": dict(plan.device_of),
+        "fallbacks": [asdict(fallback) for fallback in plan.fallbacks],
+        "memory_bytes": {name: used.total for name, used in plan.memory.items()},
+        "step_seconds": plan.timeline.seconds,
+    }
+
+
+def estimate(
+    target: TargetName,
+    json_: Json = False,
+    **options: Annotated[Any, ESTIMATE | MACHINE],
+) -> int:
+    """What fits, and how: one device, branches, towers, pipelines.
+
+    Exit code 1 if nothing fits.
+    """
+    source, cluster, _ = opened(target, options)
+    with progress("comparing strategies"):
+        found = sn.compare_strategies(source, cluster, **search_options(options))
+    answer([asdict(one) for one in found.all], str(found), for_program=json_)
+    return 0 if found.best.fits else 1
+
+
+def score(
+    target: TargetName,
+    placement: Annotated[
+        str, '{"part": "gpu:0", ...}, a saved plan, or the split of a workload.'
+    ],
+    json_: Json = False,
+    **options: Annotated[Any, SCORE | MACHINE],
+) -> int:
+    """Evaluate your own placement.
+
+    Exit code 1 if it breaks a constraint: near, apart, memory, or no GPU kernel.
+    """
+    from splitnet.planner.constraints import violations
+    from splitnet.planner.workloads import device_of_split
+
+    given = read_values(placement, "placement")
+    if isinstance(given, dict) and "device_of" in given:  # of a plan, or `plan --json`
+        given = given["device_of"]
+    elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):
+        given = device_of_split(given)
+    source, cluster, held = opened(target, options)
+    began = time.perf_counter()
+    scored = sn.score(source, cluster, given, **_search_of(held, options))
+    broken = violations(scored)
+    figures = _figures(scored, began) | {"violations": broken}
+    text = "\n".join([sn.table(scored), *(f"broken: {line}" for line in broken)])
+    answer(figures, text, for_program=json_)
+    return 1 if broken else 0
+
+
+def simulate(
+    plan: SavedPlan,
+    trace: Annotated[Path, "Write a Perfetto trace (JSON) into this file."] = None,
+    microbatches: Annotated[int, "Micro-batches, if not the plan's."] = None,
+    schedule: Annotated[Literal[SCHEDULES], "Their order, if not the plan's."] = None,
+    recompute: Annotated[bool, "Recompute activations in the backward pass."] = False,
+    json_: Json = False,
+) -> None:
+    """Simulate one step of a saved plan."""
+    how = {"microbatches": microbatches, "schedule": schedule}
+    timeline = sn.simulate(sn.load_plan(plan), recompute=recompute or None, **how)
+    text = sn.chart(timeline)
+    if trace:
+        sn.trace(timeline, trace)
+        text += f"\n\ntrace written to {trace}; open it in ui.perfetto.dev"
+    names = ("seconds", "compute_seconds", "utilization", "peak_bytes")
+    figures = {name: getattr(timeline, name) for name in names}
+    figures["tasks"] = [asdict(task) for task in timeline.tasks]
+    figures["copies"] = [asdict(copy) for copy in timeline.copies]
+    answer(figures, text, for_program=json_)
+
+
+def draw(
+    plan: SavedPlan,
+    out: Annotated[Path, ".svg, .png, .pdf or .dot."] = Path("placement.svg"),
+    other: Annotated[str, "Show what moved since this saved plan."] = None,
+    timeline: Annotated[bool, "Draw the timeline instead of the placement."] = False,
+) -> None:
+    """Draw a saved plan as SVG, PNG, PDF or DOT."""
+    made = sn.load_plan(plan)
+    old = sn.load_plan(other) if other else None
+    with progress("drawing"):
+        if timeline:
+            sn.draw(made.timeline, out, other=old and old.timeline)
+        else:
+            sn.draw(made, out, other=old)
+    print(out)
+
+
+def report(
+    plan: SavedPlan, out: Annotated[Path, "The file."] = Path("report.html")
+) -> None:
+    """Write one HTML page about a saved plan."""
+    made = sn.load_plan(plan)
+    with progress("writing the report"):
+        sn.report(made, out)
+    print(out)
+
+
+def devices(stand_ins: StandIns = 0, json_: Json = False) -> None:
     """List the devices of this machine: memory, use, links."""
     rows = _device_rows(stand_ins)
-    if json_:
-        show_json(rows)
-        return 0
     lines = []
     for row in rows:
         model = row["model"] or "stand-in: " * row["stand_in"] + row["target"]
         card = f" (cc {row['capability']})" if row["capability"] else ""
-        total, busy = row["memory_bytes"], row["busy"]
         users = (f"{pid} ({format_bytes(used)})" for pid, used in row["used_by"])
-        links = (f"gpu:{other}" for other in row["links"])
         cells = {
             "device": row["name"],
             "model": model + card,
             "free": format_bytes(row["free_bytes"]),
-            "total": total and format_bytes(total),
-            "utilization": "" if busy is None else f"{busy:.0%}",
+            "total": row["memory_bytes"] and format_bytes(row["memory_bytes"]),
+            "utilization": "" if row["busy"] is None else f"{row['busy']:.0%}",
             "speed": f"{format_count(row['flops_per_second'])}FLOP/s",
             "used by": ", ".join(users),
-            "links": ", ".join(links),
+            "links": ", ".join(f"gpu:{other}" for other in row["links"]),
         }
         lines.append({head: cell or "-" for head, cell in cells.items()})
-    show_rows(lines)
-    return 0
+    answer(rows, rows_text(lines), for_program=json_)
 
 
 def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
@@ -89,7 +258,7 @@ def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
 
 def config(
     check: Annotated[bool, "Check the settings against this machine."] = False,
-) -> int:
+) -> None:
     """Show every runtime setting with its value and its origin."""
     settings = resolve({}, os.environ, Path.cwd())
     notes = []
@@ -101,22 +270,17 @@ def config(
         notes = remarks(settings)
     rows = []
     for one in settings:
-        value = one.value
-        if value is None:
-            value = "TensorFlow's own"
-        elif isinstance(value, tuple):  # visible GPUs
+        value = "TensorFlow's own" if one.value is None else one.value
+        if isinstance(value, tuple):  # visible GPUs
             value = ",".join(map(str, value)) or "none"
-        elif one.name == "memory_limit":
+        elif one.name == "memory_limit" and one.value:
             value = format_bytes(value)
         origin = "default" if one.origin == "default" else one.source
         row = {"option": one.name, "value": str(value), "origin": origin}
         rows.append(row | {"meaning": OPTIONS[one.name].about})
-    show_rows(rows)
     path = config_file(os.environ, Path.cwd())
-    print(f"\nsettings file: {path or 'none (splitnet.toml, or [tool.splitnet])'}")
-    for note in notes:
-        print(note)
-    return 0
+    file = path or "none (splitnet.toml, or [tool.splitnet])"
+    print(rows_text(rows), f"\nsettings file: {file}", *notes, sep="\n")
 
 
 _SETTINGS: Table = {
@@ -131,7 +295,7 @@ def run(
     workers: Annotated[Positive, "Run a command with N private workers."] = None,
     max_restarts: Annotated[Count, "Starts after a failure, with --workers."] = 0,
     **settings: Annotated[Any, _SETTINGS],
-) -> int:
+) -> int | None:
     """Run any TensorFlow script under runtime settings.
 
     A setting counts as an environment variable SPLITNET_*; sn.configure() in the script
@@ -155,7 +319,7 @@ def run(
     sys.argv = command
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")
-    return 0
+    return None
 
 
 def measure(
@@ -166,10 +330,17 @@ def measure(
     stand_ins: StandIns = 0,
     links: Annotated[Path, "Measure the links of this cluster file instead."] = None,
     allow_remote: AllowRemote = False,
-) -> int:
+) -> None:
     """Measure calls and links on this machine, for `plan --costs`."""
     if links is not None:
-        return _measure_links(links, allow_remote)
+        cluster = sn.Cluster.load(links)
+        sn.connect(cluster, allow_remote=allow_remote).close()
+        from splitnet.tf.profiling.links import measure_links
+
+        measured = replace(cluster, links=measure_links(cluster))
+        write_cluster(measured, links)
+        print(f"{sn.table(measured)}\nsaved in {links}")
+        return
     if target is None:
         raise ConfigError("name what to measure: TARGET, or --links FILE.toml.")
     check_target(target)
@@ -181,20 +352,6 @@ def measure(
     sn.save_costs(found, out)
     print(f"{len(found.calls)} rows of costs are in {out}")
     print(f"plan with them: splitnet plan TARGET --costs {out}")
-    return 0
-
-
-def _measure_links(file: Path, allow_remote: bool) -> int:
-    """Bandwidth and latency between every two hosts, and within each."""
-    cluster = sn.Cluster.load(file)
-    sn.connect(cluster, allow_remote=allow_remote).close()
-    from splitnet.tf.profiling.links import measure_links
-
-    measured = replace(cluster, links=measure_links(cluster))
-    write_cluster(measured, file)
-    print(sn.table(measured))
-    print(f"saved in {file}")
-    return 0
 
 
 def demo(
@@ -238,11 +395,8 @@ def audit(
     made, model, data = _placed(target, options)
     with progress("running a step"):
         found = sn.audit(model, made, data)
-    if json_:
-        findings = [finding.text for finding in found.findings]
-        show_json({"ok": found.ok, "findings": findings})
-    else:
-        print(sn.table(found))
+    figures = {"ok": found.ok, "findings": [finding.text for finding in found.findings]}
+    answer(figures, sn.table(found), for_program=json_)
     return 0 if found.ok else 1
 
 
@@ -251,7 +405,7 @@ def bench(
     steps: Annotated[int, Meta(ge=2), "Steps of each model that are timed."] = 20,
     json_: Json = False,
     **options: Annotated[Any, _TRAINING],
-) -> int:
+) -> None:
     """Time training steps as planned and on one device, in turn.
 
     The data are synthetic. One device is what TensorFlow takes without splitnet: its
@@ -269,18 +423,18 @@ def bench(
     ratios = [one / other for one, other in zip(*seconds)][1:]  # the first is traced
     low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
     alone, taken = (statistics.median(times[1:]) for times in seconds)
-    times = {"one_device_seconds": alone, "plan_seconds": taken}
-    if json_:
-        times |= {"predicted_seconds": made.seconds, "times_faster": ratio}
-        show_json(times | {"middle_half": [low, high]})
-        return 0
+    figures = {"one_device_seconds": alone, "plan_seconds": taken}
+    figures |= {"predicted_seconds": made.seconds, "times_faster": ratio}
     one, planned, said = map(format_seconds, (alone, taken, made.seconds))
-    print(f"{made.graph.name}: batch {made.batch}, median of {steps} training steps")
-    print(f"one device  {one}\nas planned  {planned}, predicted {said}")
-    print(f"{ratio:.2f} times as fast; middle half of pairs {low:.2f} to {high:.2f}")
+    text = [
+        f"{made.graph.name}: batch {made.batch}, median of {steps} training steps",
+        f"one device  {one}\nas planned  {planned}, predicted {said}",
+        f"{ratio:.2f} times as fast; middle half of pairs {low:.2f} to {high:.2f}",
+    ]
     if any(device.stand_in for device in made.cluster):
-        print("stand-ins share one thread pool: they show placement, not speed")
-    return 0
+        text.append("stand-ins share one thread pool: they show placement, not speed")
+    figures |= {"middle_half": [low, high]}
+    answer(figures, "\n".join(text), for_program=json_)
 
 
 def _placed(target: str, options: Table) -> "tuple[sn.Plan, Any, tuple[Any, Any]]":
