@@ -135,7 +135,7 @@ def _read(
         cluster = local_cluster()
     graph, pins = source, options.pins
     if pins == "as_built":
-        from splitnet.tf.placement.targets import check_built
+        from splitnet.tf.placement.targets import check_built, pins_as_built
 
         check_built(source)
     if not isinstance(source, Graph):
@@ -146,8 +146,6 @@ def _read(
         how = {"nested": options.nested, "training": options.training}
         graph = read(source, options.batch, **how)
     if pins == "as_built":
-        from splitnet.tf.placement.targets import pins_as_built
-
         pins = pins_as_built(source, graph, cluster, options.nested)
     elif isinstance(pins, str | PathLike):
         from splitnet.planner.plan_file import load_plan

@@ -49,12 +49,11 @@ class SeenVariable:
 
 @dataclass(frozen=True, slots=True)
 class SeenCopy:
-    """A tensor that crossed devices in the graph that ran.
+    """A tensor that crossed devices in the graph that ran; `bytes` may be unknown.
 
     `kind` is "input", "activation", "gradient", "weights", "weights gradient",
     "update", "mask", "target" (labels or sample weights, sent to a loss), "state"
     (seeds and moving averages, sent back by a call on another device) or "other".
-    `bytes` is None if the size is unknown.
     """
 
     name: str
@@ -201,12 +200,10 @@ class _Comparison:
             self._add(_ASPECTS[phase], part, planned, device, text)
 
     def _prove_all(self) -> None:
-        """Find parts with work to do of which nothing was seen.
+        """Find parts with work to do of which nothing was seen, so nothing is proven.
 
-        TensorFlow fuses and merges what runs on one device, so a part may show under
-        the name of another that was seen there: a note. Where nothing was seen, nothing
-        is proven: a finding. Where no gradient reaches a part it has neither backward
-        ops nor updates.
+        TensorFlow merges what runs on one device, so a part may show under the name of
+        another there: a note. Without a gradient it has no backward ops and no updates.
         """
         graph, seen = self.plan.graph, {*self.where}
         busy = {(p, d) for (part, p), its in self.where.items() if part for d in its}

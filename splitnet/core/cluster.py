@@ -19,10 +19,9 @@ _NAME = re.compile(
     r"(?:device:)?(gpu|cpu):(\d+)"
 )
 
-# name -> memory, FLOP/s in float32 as a dense layer meets it, memory bandwidth, seconds
-# lost per call, and how many times faster products are in 16 bits. From the vendors'
-# data sheets (tensor cores at half of peak, which is about what large matrix products
-# reach; in TF32 where the chip has it); a measurement beats them.
+# Memory, FLOP/s of dense layers in float32, memory bandwidth, seconds lost per call,
+# how many times faster 16 bits are. From the vendors' data sheets (half of the peak,
+# which large matrix products reach; in TF32 where the chip has it).
 PRESETS = {
     "V100": ("16 GB", "13 TFLOP/s", "900 GB/s", "8 us", 62 / 13),
     "T4": ("16 GB", "5 TFLOP/s", "320 GB/s", "8 us", 32 / 5),
@@ -94,15 +93,10 @@ class Device:
     ) -> "Device":
         """Make a device from its name and known figures; presets give the rest.
 
-        Args:
-            name: "gpu:0", "cpu", "worker:1/gpu:0", or as TensorFlow writes it.
-            memory: "16 GiB", or a number of bytes; so with the other quantities.
-            speed: "40 TFLOP/s".
-            bandwidth: of its memory: "1 TB/s".
-            overhead: lost per call: "8 us".
-            preset: "A100", "H100" and so on; that of its kind unless given.
-            target: its name in TensorFlow; that of `name` unless given.
-            stand_in: whether a CPU device runs in its place.
+        Quantities are texts, or numbers in their units: memory="16 GiB", speed="40
+        TFLOP/s", bandwidth="1 TB/s" (of its memory), overhead="8 us" (lost per call).
+        `preset` is "A100", "H100" and so on, `target` its name in TensorFlow, and a
+        `stand_in` runs on a CPU device in its place.
         """
         name = device_name(name)
         name = f"{name}:0" if name in KINDS else name
@@ -281,14 +275,9 @@ class Cluster:
     ) -> "Cluster":
         """Describe a machine in a line: "gpu:0", "4*gpu", "cpu", "worker:1/gpu:0".
 
-        Args:
-            *names: the devices; "4*gpu" is four of them.
-            memory: of each GPU, such as "16 GiB", or a number of bytes.
-            link: bandwidth between every two devices: "25 GB/s", or bytes per second.
-            latency: of every link: "10 us", or seconds.
-            speed: of each GPU: "40 TFLOP/s", or FLOP per second.
-            preset: of each GPU: "A100", "H100" and so on; other arguments override it.
-            cpu_memory: of each CPU.
+        `memory` ("16 GiB", or bytes), `speed` ("40 TFLOP/s") and `preset` ("A100") are
+        of each GPU, `cpu_memory` of each CPU, `link` ("25 GB/s") and `latency` between
+        every two devices.
         """
         faults: list[str] = []
         devices: list[Device] = []

@@ -72,15 +72,14 @@ def _inverted(table: Mapping[Key, str]) -> dict[str, Key]:
     return {name: key for key, names in table.items() for name in names.split()}
 
 
-_KERNELS = _inverted(
-    {
-        14: "MultiHeadAttention GroupedQueryAttention",
-        8: "GroupNormalization",
-        6: "AdditiveAttention LayerNormalization",
-        4: "Attention",
-        2: "BatchNormalization Dropout",
-    }
-)
+_KINDS_BY_KERNELS = {
+    14: "MultiHeadAttention GroupedQueryAttention",
+    8: "GroupNormalization",
+    6: "AdditiveAttention LayerNormalization",
+    4: "Attention",
+    2: "BatchNormalization Dropout",
+}
+_KERNELS = _inverted(_KINDS_BY_KERNELS)
 """Kernels of a forward pass where they are more than those of the class."""
 
 _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
@@ -113,14 +112,13 @@ def _estimate(call: Call, device: Device, flops: float, times: int) -> float:
 
 # Copies of each weight that Keras' optimizers keep beside it (keras/src/optimizers).
 # Adafactor keeps a row and a column per matrix instead, which rounds to nothing.
-OPTIMIZER_SLOTS = _inverted(
-    {
-        0: "sgd adafactor",
-        1: "momentum sgd+momentum rmsprop adagrad lion",
-        2: "adam adamw adamax nadam lamb rmsprop+momentum adadelta ftrl muon",
-        3: "amsgrad",
-    }
-)
+_OPTIMIZERS_BY_SLOTS = {
+    0: "sgd adafactor",
+    1: "momentum sgd+momentum rmsprop adagrad lion",
+    2: "adam adamw adamax nadam lamb rmsprop+momentum adadelta ftrl muon",
+    3: "amsgrad",
+}
+OPTIMIZER_SLOTS = _inverted(_OPTIMIZERS_BY_SLOTS)
 
 
 def optimizer_name(optimizer: object) -> str:

@@ -119,10 +119,9 @@ def parse_quantity(value: object, what: str, unit: str) -> float:
         number = value
     rate = unit.endswith("/s")
     if not 0 <= number < 1e30 or rate and number == 0:
-        raise DeviceError(
-            f"{what} must be {'more than zero' if rate else 'zero or more'}: a number, "
-            f"or a text such as {example!r}. Received: {shown(value)}."
-        )
+        least = "more than zero" if rate else "zero or more"
+        known = f"a number, or a text such as {example!r}"
+        raise DeviceError(f"{what} must be {least}: {known}. Received: {shown(value)}.")
     return number
 
 

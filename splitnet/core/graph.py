@@ -35,20 +35,18 @@ class Call:
 
     A multiply-add counts as two FLOPs. `moved_bytes` is what the forward pass reads and
     writes in its device's memory; `activation_bytes` what stays until the backward
-    pass, a tensor that several keep counted once. Of that `inner_bytes` are no input
-    and no output of it (None: unknown), and `keeps_output` says that its backward pass
-    reads its outputs. `workspace_bytes` is what is gone when the call is; of that
-    `early_bytes` need no gradient: they are there when its function's backward pass
-    begins. `seconds_on` holds known times, ((device kind, seconds), ...), which beat
-    any estimate; `transfer_seconds` likewise for sending its output once; `size_bytes`
-    is memory that a workload file charges to it. `cpu_only`: it has no GPU kernel;
-    `backward`: it is one of the backward pass. `lookups` are those of its weights of
-    which it reads rows: their gradient has those rows alone. `sequential_steps` counts
-    the steps of a recurrence, each of which waits for the one before; FLOPs and bytes
-    are those of all. `efficiency` names the class of its kernels and `kernels` counts
-    those of a forward pass, where the kind does not tell. `settings` is a fingerprint
-    of the layer's configuration, "" if unknown. `batch_moments`: it normalizes by mean
-    and variance over the batch, as BatchNormalization and its subclasses do.
+    pass: `inner_bytes` of it are no input and no output (None: unknown), and with
+    `keeps_output` its backward pass reads its outputs. Of `workspace_bytes`, gone when
+    the call is, `early_bytes` need no gradient: they are there when its function's
+    backward pass begins. `seconds_on`, ((device kind, seconds), ...), and
+    `transfer_seconds` (of sending its output once) are known and beat any estimate; a
+    workload file charges `size_bytes`. `cpu_only`: it has no GPU kernel; `backward`: it
+    belongs to the backward pass. `lookups` are weights of which it reads rows: their
+    gradient has those rows alone. `sequential_steps` counts the steps of a recurrence,
+    each of which waits for the one before. `efficiency` names the class of its kernels
+    and `kernels` counts those of a forward pass, where the kind does not tell.
+    `settings` is a fingerprint of the layer's configuration. `batch_moments`: it
+    normalizes by moments of the batch.
     """
 
     name: str

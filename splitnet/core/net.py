@@ -147,32 +147,24 @@ class Net:
     ) -> Ref:
         """Declare one body on several devices, each with its share of the batch.
 
-        The batch is split as evenly as possible (7 over 4 is 2, 2, 2, 1), and outputs
-        are joined in the order of the samples. Weights exist once; their gradient is
-        that of the whole batch.
+        Tower i is the part "name/i", on device i of two or more. The batch is split as
+        evenly as possible (7 over 4 is 2, 2, 2, 1), and outputs are joined in the order
+        of the samples, on `join_on`. Weights exist once, on `weights_on`; their
+        gradient is that of the whole batch.
 
-        Args:
-            name: unique in the net; tower i is the part "name/i".
-            inputs: as `branch`. An input whose first axis is not the batch, such as a
-                constant, goes whole to every tower.
-            body: as `branch`; its outputs' first axis must be the batch.
-            on: a device per tower, two or more.
-            weights_on: the device of the weights.
-            join_on: the device where the outputs are joined.
-            batch_norm: "per_tower" (each share is normalised by itself; moving averages
-                take the mean over towers) or "synchronised" (as the unsplit batch).
-            broadcast: a reference, or several, that every tower reads whole.
+        The first axis of inputs and outputs is the batch; an input with another, such
+        as a constant, goes whole to every tower, and so do references in `broadcast`.
+        `batch_norm` is "per_tower" (each share is normalised by itself; moving averages
+        take the mean over towers) or "synchronised" (as the unsplit batch).
         """
         if batch_norm not in BATCH_NORMS:
             known = ", ".join(map(repr, BATCH_NORMS))
             head = f"towers {name!r}: batch_norm= must be one of {known}."
             self._fault(f"{head} Received: {batch_norm!r}.")
-        towers = Towers(
-            self._several("towers", "tower", name, on),
-            self._preferences(name, weights_on),
-            batch_norm,
-            self._names(broadcast, f"branch {name!r}: broadcast="),
-        )
+        places = self._several("towers", "tower", name, on)
+        homes = self._preferences(name, weights_on)
+        whole = self._names(broadcast, f"branch {name!r}: broadcast=")
+        towers = Towers(places, homes, batch_norm, whole)
         return self._add("towers", name, inputs, body, join_on, towers=towers)
 
     def split(
@@ -186,15 +178,11 @@ class Net:
     ) -> Ref:
         """Declare one wide layer, split along its outputs over several devices.
 
-        Each device holds its slice of the weights, gradients and slots; the emitted
-        model has a narrower layer for each, `save` and `unplace` make one of them.
-
-        Args:
-            name: unique in the net; slice i is the part "name/i".
-            inputs: what the layer reads.
-            layer: a Dense, EinsumDense, Embedding, convolution, or attention by heads.
-            on: a device per slice, two or more.
-            join_on: the device where the outputs are concatenated.
+        Each device of `on`, two or more, holds its slice of the weights, gradients and
+        slots, as the part "name/i"; the outputs are concatenated on `join_on`. The
+        emitted model has a narrower layer for each slice, which `save` and `unplace`
+        make one again. `layer` is a Dense, EinsumDense, Embedding, convolution, or
+        attention, which is split by heads.
         """
         slices = self._several("split", "slice", name, on)
         return self._add("split", name, inputs, layer, join_on, slices=slices)
@@ -230,11 +218,8 @@ class Net:
                 needed |= {ref.number for ref in branch.sources if ref.net is self}
         for number, branch in enumerate(self.branches if self.outputs else ()):
             if number not in needed:
-                what = "leads to no output"
-                if branch.kind == "input":
-                    what = "is read by no branch that leads to an output"
                 who = f"{branch.where}: {branch.kind} {branch.name!r}"
-                found.append(f"{who} {what}; use it or remove it.")
+                found.append(f"{who} leads to no output; use it or remove it.")
         return [*found, *(f"{fault}." for fault in conflicts(named, pins))]
 
     def check(self) -> None:
@@ -255,17 +240,12 @@ class Net:
         self._check_name(name, "a branch")
         if kind != "input":
             self._refs(inputs, f"{kind} {name!r}")
-        branch = Branch(
-            str(name),
-            kind,
-            inputs,
-            body,
-            self._preferences(name, on),
-            self._names(near, f"branch {name!r}: near="),
-            self._names(apart, f"branch {name!r}: apart="),
-            _line(),
-            **more,
+        near, apart = (
+            self._names(refs, f"branch {name!r}: {word}=")
+            for word, refs in (("near", near), ("apart", apart))
         )
+        its = str(name), kind, inputs, body, self._preferences(name, on)
+        branch = Branch(*its, near, apart, _line(), **more)
         self.branches.append(branch)
         return Ref(self, branch.name, len(self.branches) - 1)
 

@@ -58,9 +58,8 @@ class Strategy:
     """One way to use the cluster.
 
     `kind` is "one device", "plan", "placement", "split", "towers" or "pipeline", `how`
-    the call that builds it. `seconds` are of one step, `busiest_seconds` of computing
-    on the busiest device; `copied_bytes` moves between devices in a step, `peak_bytes`
-    is the memory of the fullest device, `devices` are those that compute.
+    the call that builds it. Of a step are `seconds`, those of computing on the busiest
+    device, bytes that move between devices, and the memory of the fullest.
     """
 
     kind: str

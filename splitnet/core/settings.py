@@ -55,12 +55,9 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 # Pairs that cannot both be: TensorFlow refuses them with a bare ValueError.
-_CLASHES = (
-    ("memory_growth", "memory_limit"),
-    ("memory_growth", "memory_fraction"),
-    ("memory_growth", "logical_gpus"),
-    ("memory_limit", "memory_fraction"),
-)
+_AGAINST_GROWTH = ("memory_limit", "memory_fraction", "logical_gpus")
+_CLASHES = [("memory_growth", other) for other in _AGAINST_GROWTH]
+_CLASHES.append(("memory_limit", "memory_fraction"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +171,13 @@ def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
 def _resolve_conflicts(found: dict[str, Setting]) -> Iterator[str]:
     """Resolve conflicts: the stronger origin wins, equal ones are a fault."""
     for pair in _CLASHES:
-        weak, strong = sorted(
-            (found[name] for name in pair), key=lambda s: _ORIGINS.index(s.origin)
-        )
+        both = [found[name] for name in pair]
+        weak, strong = sorted(both, key=lambda one: _ORIGINS.index(one.origin))
         if not (weak.value and strong.value):
             continue
         if weak.origin == strong.origin:
-            both = f"{weak.name} ({weak.source}) and {strong.name} ({strong.source})"
-            yield f"{both} cannot both be set. Drop one"
+            two = f"{weak.name} ({weak.source}) and {strong.name} ({strong.source})"
+            yield f"{two} cannot both be set. Drop one"
         else:
             wins = f"{strong.name} of the {strong.origin} counts instead of"
             source = f"{weak.source}, set aside: {wins} {weak.value}"

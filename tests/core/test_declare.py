@@ -100,7 +100,7 @@ def test_all_faults_come_at_once_with_their_lines() -> None:
         ),
         (
             lambda net: (net.input("y", (4,)), finish(net, net.input("x", (4,)))),
-            "input 'y' is read by no branch that leads to an output",
+            "input 'y' leads to no output; use it or remove it",
         ),
         (
             lambda net: (
