@@ -32,6 +32,8 @@ from splitnet.simulator.memory import Outcome, lacking_bytes, outcome_of
 from splitnet.simulator.microbatch import in_schedule, pipeline_of, recomputed_parts
 from splitnet.simulator.step_graph import StepGraph, step_graph
 
+_SAME = ["graph", "cluster", "objective", "costs", "optimizer", "training", "execution"]
+"""What an evaluator and the plan that it makes have in common."""
 _MOST_PLAYS = 15_000
 """Units that may be simulated to tell the reasons of placements apart."""
 
@@ -92,21 +94,14 @@ class Evaluator:
         """The step of the parts at once, before anything is placed."""
         return self._step("calls" if self.regroup else "parts")
 
-    @cached_property
-    def _steps(self) -> dict[frozenset[str], StepGraph]:
-        """Steps of this execution by the parts that recompute."""
-        return {}
-
     def step_of(self, device_of: Mapping[str, str]) -> StepGraph:
         """The step as it runs with a placement."""
         if self.execution == Execution():
             return self.step
         pipeline = pipeline_of(self.graph, device_of, self.execution)
         again = recomputed_parts(self.graph, device_of, self.execution)
-        if again not in self._steps:
-            how = {"recompute": again, "microbatches": self.execution.microbatches}
-            self._steps[again] = self._step(**how)
-        return in_schedule(self._steps[again], pipeline)
+        step = self._step(recompute=again, microbatches=self.execution.microbatches)
+        return in_schedule(step, pipeline)
 
     def as_run(
         self, device_of: Mapping[str, str]
@@ -154,6 +149,12 @@ class Evaluator:
             value = self.load_of(device_of)
         lacking = lacking_bytes(self.cluster, held)
         return Evaluation(outcome.timeline, held, value, lacking)
+
+    def figures(self, device_of: Mapping[str, str], bound: float) -> dict[str, Any]:
+        """What a plan says of a placement; `bound` is what is known of its value."""
+        found = self.evaluate(device_of)
+        figures = {"memory": found.memory, "timeline": found.timeline}
+        return figures | {"value": found.value, "bound": min(bound, found.value)}
 
     def load_of(self, device_of: Mapping[str, str]) -> float:
         """Load of the busiest device: what the objective "throughput" counts."""
@@ -222,22 +223,14 @@ class Evaluator:
         **known: Any,
     ) -> Plan:
         """The plan that a placement makes, with what else is known of it."""
-        found = self.evaluate(device_of)
-        names = "graph", "cluster", "objective", "optimizer", "training", "costs"
         why = reasons or dict.fromkeys(device_of, "given")
-        rows = (
+        rows = tuple(
             Placement(p.name, device_of[p.name], ", ".join(p.on), why[p.name])
             for p in self.graph.parts
         )
-        return Plan(
-            **{name: getattr(self, name) for name in (*names, "execution")},
-            placements=tuple(rows),
-            memory=found.memory,
-            timeline=found.timeline,
-            value=found.value,
-            bound=min(bound, found.value),
-            **({"fallbacks": ()} | known),
-        )
+        own = {name: getattr(self, name) for name in _SAME}
+        known = {"fallbacks": ()} | known | self.figures(device_of, bound)
+        return Plan(**own, placements=rows, **known)
 
 
 @dataclass(frozen=True)
@@ -258,21 +251,13 @@ def options_of(plan: Plan) -> PlanOptions:
 
 def evaluator_of(plan: Plan) -> Evaluator:
     """The evaluator with which a plan was made."""
-    made = Evaluator.of(plan.graph, plan.cluster, options_of(plan))
-    return replace(made, execution=plan.execution)
+    return Evaluator(**{name: getattr(plan, name) for name in _SAME})
 
 
 def replayed(plan: Plan, bound: float = inf, **changes: Any) -> Plan:
     """The plan with changes, its step simulated anew, and the bound that it has."""
     plan = replace(plan, **changes)
-    found = evaluator_of(plan).evaluate(plan.device_of)
-    return replace(
-        plan,
-        memory=found.memory,
-        timeline=found.timeline,
-        value=found.value,
-        bound=min(bound, found.value),
-    )
+    return replace(plan, **evaluator_of(plan).figures(plan.device_of, bound))
 
 
 def executed(plan: Plan, execution: Execution) -> Plan:
@@ -323,7 +308,7 @@ def _full_placement(
         try:
             name = device_name(device_of[key])
             same = cluster.of_kind(name) if name in KINDS else ()
-            full[part] = (*same, *(() if same else (cluster[name],)))[0].name
+            full[part] = (same or [cluster[name]])[0].name
         except DeviceError as error:
             raise DeviceError(f"part {key!r}: {error}") from None
     return full

@@ -237,12 +237,24 @@ def _memory(
     recompute: Sequence[bool],
 ) -> list[UnitMemory]:
     """Saved and passing bytes of every unit, from the tensors inside of it."""
+    unit = unit_of_call(units)
     inside: list[list[tuple[int, _Output]]] = [[] for _ in units]
     kept = []  # that is no input and no output of the call
-    for call, flow in zip(graph.calls, has_backward):
+    # The gradient of a weight is made by the last of its calls. Weights of several
+    # units are left out, and so are tables: that of their rows is an input of the call.
+    users: dict[str, set[int]] = {w.name: set() for w in graph.weights if w.trainable}
+    last: dict[str, int] = {}
+    for i, (call, flow) in enumerate(zip(graph.calls, has_backward)):
         guess = max(call.activation_bytes - call.output_bytes, 0)
         kept.append(flow * (guess if call.inner_bytes is None else call.inner_bytes))
-    learned = _learned(graph, unit_of_call(units), has_backward)
+        for name in users.keys() & {*call.weights}:
+            users[name].add(unit[i])
+            if flow:
+                last[name] = i
+    learned = [0] * len(kept)  # bytes of gradients of weights that each call makes
+    for name, i in last.items():
+        if len(users[name]) == 1 and name not in graph.calls[i].lookups:
+            learned[i] += graph.weight[name].bytes
     again = list(kept)  # what a backward task has to make again of each call
     for (i, *_), one in outputs.items():
         again[i] += one.bytes * one.saved
@@ -286,28 +298,6 @@ def _memory(
         saved *= not recompute[u]
         backward = most - learning
         found.append(UnitMemory(saved, forward, backward, learning, waiting, held))
-    return found
-
-
-def _learned(
-    graph: Graph, unit: Sequence[int], has_backward: Sequence[bool]
-) -> list[int]:
-    """Bytes of the gradients of weights that the backward pass of each call makes.
-
-    A weight of several calls counts at the last of them. Weights of several units are
-    left out, and so are tables: the gradient of their rows is an input of the call.
-    """
-    users: dict[str, set[int]] = {w.name: set() for w in graph.weights if w.trainable}
-    last: dict[str, int] = {}
-    for i, call in enumerate(graph.calls):
-        for name in users.keys() & {*call.weights}:
-            users[name].add(unit[i])
-            if has_backward[i]:
-                last[name] = i
-    found = [0] * len(graph.calls)
-    for name, i in last.items():
-        if len(users[name]) == 1 and name not in graph.calls[i].lookups:
-            found[i] += graph.weight[name].bytes
     return found
 
 
