@@ -66,7 +66,7 @@ def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
         value = float(value) if isinstance(value, float) else value  # of NumPy as well
         try:
             msgspec.convert(value, _PLAIN.get(kind, kind))
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, AttributeError):  # as of items without keys
             return False
         return True
 
