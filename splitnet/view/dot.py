@@ -1,13 +1,12 @@
-"""A placement diagram as DOT text with positions.
+"""A placement diagram as DOT text with positions; the same plan gives the same bytes.
 
-The same plan gives the same bytes. Each device is a lane, each depth of the net a
-column; many devices are cards in rows. `neato -n` draws the text: Graphviz routes the
-lines around boxes and places their labels.
+Each device is a lane, each depth of the net a column; many devices are cards in rows.
+`neato -n` draws the text: Graphviz routes the lines around boxes and places labels.
 """
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import graphviz
@@ -15,14 +14,8 @@ import graphviz
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.view import style
+from splitnet.view import facts, style
 from splitnet.view.diagram import MOST_LANES, Box, Diagram, DiagramEdge, diagram_of
-from splitnet.view.facts import (
-    audit_text,
-    bottleneck_text,
-    objective_text,
-    verdict_lines,
-)
 from splitnet.view.style import ALARM, INK, QUIET, Line, clean, counted, shortened
 
 Rect = tuple[float, float, float, float]
@@ -45,21 +38,19 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
     """
     shown = diagram_of(plan, other=other, audit=audit)
     colors = style.colors_of(device.name for device in plan.cluster)
-    titles = {lane: f"title-{number}" for number, lane in enumerate(shown.lanes)}
+    title = {lane: f"title-{number}" for number, lane in enumerate(shown.lanes)}
     rows = {
-        title: _lane_rows(plan, shown.lanes[lane], colors[lane])
-        for lane, title in titles.items()
+        title[lane]: [*_lane_rows(plan, devices, colors[lane])]
+        for lane, devices in shown.lanes.items()
     }
-    rows |= {box.id: _box_rows(box, shown) for box in shown.boxes}
     sizes = {name: style.size_of(its) for name, its in rows.items()}
+    lanes = {lane: [name] for lane, name in title.items()}
     for box in shown.boxes:
-        (wide, tall), kind = sizes[box.id], box.facts.kind
-        wide += 26 if kind == "merge" else 18
-        sizes[box.id] = wide, tall + (22 if kind == "weights" else 10)
-    lanes = {
-        lane: [title, *(box.id for box in shown.boxes if box.lane == lane)]
-        for lane, title in titles.items()
-    }
+        rows[box.id] = [*_box_rows(box, shown)]
+        wide, tall = style.size_of(rows[box.id])
+        wide += 26 if box.facts.kind == "merge" else 18
+        sizes[box.id] = wide, tall + (22 if box.facts.kind == "weights" else 10)
+        lanes[box.lane].append(box.id)
     ends = [(x.source, x.target) for x in shown.drawn if not x.weights]
     placed, frames, hosts = _place_boxes(sizes, lanes, ends)
     dot = style.page(
@@ -69,50 +60,42 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         outputorder="edgesfirst",  # boxes cover lines, not the reverse
         forcelabels="false",  # a label without room is left out
         pad="0.25",
-        tooltip=graphviz.escape(clean(plan.graph.name)),
+        tooltip=style.tip(plan.graph.name),
     )
     for number, (host, rect) in enumerate(hosts.items()):
-        name = f"host-{number}"
-        frame = _frame(name, rect, style="rounded,dashed", color=QUIET)
-        words = [Line(clean(host) or "this machine", 11)]
-        style.text_node(frame, name, words, rect[0] + 14, rect[1] + 4)
-        dot.subgraph(frame)
-    for lane, title in titles.items():
-        frame = _frame(
-            title.replace("title", "lane"),
-            frames[lane],
-            style="filled,rounded",
-            fillcolor=style.mixed(colors[lane], "#ffffff", 0.9),
-            color=colors[lane],
-            tooltip=graphviz.escape(clean(lane)),
-        )
-        style.text_node(frame, title, rows[title], *placed[title][:2])
-        for box in (box for box in shown.boxes if box.lane == lane):
-            look = _box_look(box, colors[box.facts.device], compared=other is not None)
-            label = style.html_label(rows[box.id])
-            place = style.place_of(*placed[box.id])
-            frame.node(box.id, label=label, id=box.id, **look, **place)
-        dot.subgraph(frame)
+        name, words = f"host-{number}", [Line(clean(host) or "this machine", 11)]
+        with dot.subgraph(name=f"cluster_{name}") as frame:
+            frame.attr(style="rounded,dashed", color=QUIET, **_bounds(rect))
+            style.text_node(frame, name, words, rect[0] + 14, rect[1] + 4)
+    for number, (lane, rect) in enumerate(frames.items()):
+        color, look = colors[lane], _bounds(rect) | {"tooltip": style.tip(lane)}
+        look |= {"fillcolor": style.mixed(color, "#ffffff", 0.9), "color": color}
+        with dot.subgraph(name=f"cluster_lane-{number}") as frame:
+            frame.attr(style="filled,rounded", **look)
+            name = title[lane]
+            style.text_node(frame, name, rows[name], *placed[name][:2])
+            for box in (box for box in shown.boxes if box.lane == lane):
+                look = _box_look(box, colors[box.facts.device], other is not None)
+                look |= style.place_of(*placed[box.id])
+                frame.node(box.id, style.html_label(rows[box.id]), id=box.id, **look)
     box_of = {box.id: box for box in shown.boxes}
     for number, link in enumerate(shown.drawn):
         its = box_of[link.source], box_of[link.target]
         look = _link_look(link, shown, *its, colors[its[0].facts.device])
         dot.edge(link.source, link.target, id=f"link-{number}", **look)
     _, top, right, _ = _around([*frames.values(), *hosts.values()])
-    header = _header_rows(plan, shown, max(right, 620), other, audit)
+    header = [*_header_rows(plan, shown, max(right, 620), other, audit)]
     style.text_node(dot, "header", header, 0, top - style.size_of(header)[1] - 14)
     return str(dot.source)
 
 
-def _frame(name: str, rect: Rect, **look: str) -> graphviz.Digraph:
+def _bounds(rect: Rect) -> dict[str, str]:
     left, top, right, bottom = rect
-    corners = left, -bottom, right, -top
-    frame = graphviz.Digraph(name=f"cluster_{name}")
-    frame.attr(bb=",".join(f"{at:.1f}" for at in corners), penwidth="1.4", **look)
-    return frame
+    corners = ",".join(f"{at:.1f}" for at in (left, -bottom, right, -top))
+    return {"bb": corners, "penwidth": "1.4"}
 
 
-def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Line]:
+def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> Iterator[Line]:
     """A lane's device, its memory peak against its limit, its utilization.
 
     Of several devices the highest figures.
@@ -122,57 +105,48 @@ def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Line]:
     held, limit = plan.memory[fullest.name].total, fullest.memory_bytes
     used = max(plan.timeline.utilization[device] for device in devices)
     strong = style.mixed(color, "#000000", 0.25)
-    lines = [Line(style.ranged(names, 30), 13, strong, bold=True)]
+    yield Line(style.ranged(names, 30), 13, strong, bold=True)
     if names[1:]:
-        lines.append(Line(f"{len(devices)} devices, each at most", 9, QUIET))
+        yield Line(f"{len(devices)} devices, each at most", 9, QUIET)
     words = f"{format_bytes(held)} of {format_bytes(limit)}"
-    over = held > limit
-    words += ": too much" if over else ""
-    lines.append(Line(words, 9, ALARM if over else QUIET, bold=over))
+    if held > limit:
+        yield Line(f"{words}: too much", 9, ALARM, bold=True)
+    else:
+        yield Line(words, 9, QUIET)
     if fullest.stand_in:
         target = "CPUs" if names[1:] else fullest.target.removeprefix("/device:")
-        lines.append(Line(f"stand-in on {target}", 9, QUIET))
-    lines.append(Line(f"utilization {style.percent(used)}", 9, QUIET))
-    return lines
+        yield Line(f"stand-in on {target}", 9, QUIET)
+    yield Line(f"utilization {style.percent(used)}", 9, QUIET)
 
 
-def _box_rows(box: Box, shown: Diagram) -> list[Line]:
+def _box_rows(box: Box, shown: Diagram) -> Iterator[Line]:
     """Name, layers, shape, memory and time; what is unusual in red."""
-    members, facts, times = box.group.members, box.facts, box.group.times
-    many, is_input = len(members) > 1, facts.kind == "input"
-    title = f"{box.name} ×{times}" if many and times else box.name
-    small: list[str] = []
+    members, its, times = box.group.members, box.facts, box.group.times
+    many, is_input = len(members) > 1, its.kind == "input"
+    yield Line(f"{box.name} ×{times}" if many and times else box.name, 10, bold=True)
     if not times:
-        small.append(counted(len(members), "branch"))
-    if facts.layers and not is_input:
-        small.append(layers_text(facts.layers))
-    plain: list[str] = []
-    if facts.shapes:
-        shapes = dict.fromkeys(map(style.shape_text, facts.shapes))
-        plain.append(shortened(", ".join(shapes), 40))
-    costs = [
-        format_bytes(facts.total_bytes) if facts.total_bytes and not is_input else "",
-        format_seconds(facts.total_seconds) if facts.total_seconds else "",
-    ]
-    if costs := list(filter(None, costs)):
-        plain.append(" · ".join(costs) + (" in total" if many else ""))
+        yield Line(counted(len(members), "branch"), 8.5, QUIET)
+    if its.layers and not is_input:
+        yield Line(layers_text(its.layers), 8.5, QUIET)
+    if its.shapes:
+        shapes = dict.fromkeys(map(style.shape_text, its.shapes))
+        yield Line(shortened(", ".join(shapes), 40))
+    costs = [format_bytes(its.total_bytes)] if its.total_bytes and not is_input else []
+    costs += [format_seconds(its.total_seconds)] if its.total_seconds else []
+    if costs:
+        yield Line(" · ".join(costs) + (" in total" if many else ""))
     ways = zip(("in", "out"), shown.moved(box, weights=False), strict=True)
     moved = [f"{way} {format_bytes(count)}" for way, count in ways if count]
     if moved and not shown.labelled:
-        plain.append(" · ".join(moved))
-    last = [f"shares {shortened(', '.join(box.shares), 30)}"] if box.shares else []
+        yield Line(" · ".join(moved))
+    if box.shares:
+        yield Line(f"shares {shortened(', '.join(box.shares), 30)}", 8.5, QUIET)
     if any(read := shown.moved(box, weights=True)):
-        last.append(f"weights {_there_and_back(*read)}")
-    alarms = [f"requested {facts.fallback.requested}"] if facts.fallback else []
+        yield Line(f"weights {_there_and_back(*read)}", 8.5, QUIET)
+    alarms = [f"requested {its.fallback.requested}"] if its.fallback else []
     alarms += [f"was on {box.moved_from}"] if box.moved_from else []
-    alarms += box.strayed
-    return [
-        Line(title, 10, bold=True),
-        *(Line(text, 8.5, QUIET) for text in small),
-        *(Line(text) for text in plain),
-        *(Line(text, 8.5, QUIET) for text in last),
-        *(Line(shortened(text, 34), 9, ALARM, bold=True) for text in alarms),
-    ]
+    for text in (*alarms, *box.strayed):
+        yield Line(shortened(text, 34), 9, ALARM, bold=True)
 
 
 def layers_text(layers: Sequence[str]) -> str:
@@ -184,27 +158,27 @@ def layers_text(layers: Sequence[str]) -> str:
     return shortened(" → ".join(texts), 44)
 
 
-def _box_look(box: Box, color: str, *, compared: bool) -> dict[str, str]:
+def _box_look(box: Box, color: str, compared: bool) -> dict[str, str]:
     """Shape, colour and edge: of what kind it is, and whether it is unusual."""
-    facts = box.facts
+    its, fell = box.facts, box.facts.fallback
     marked = bool(box.moved_from or box.strayed)
-    blank = compared and not marked or facts.kind == "input"
+    blank = compared and not marked or its.kind == "input"
     corners = {"merge": "diagonals", "input": "filled", "weights": "filled"}
-    looks = ["filled", corners.get(facts.kind, "rounded")]
+    looks = ["filled", corners.get(its.kind, "rounded"), *(["dashed"] if fell else [])]
     tip = [
         style.ranged(box.group.members, 120),
-        f"{facts.kind} on {facts.device}, reason: {facts.reason}",
-        *([facts.fallback.reason] if facts.fallback else []),
+        f"{its.kind} on {its.device}, reason: {its.reason}",
+        *([fell.reason] if fell else []),
         *box.strayed,
     ]
     return {
-        "shape": "cylinder" if facts.kind == "weights" else "box",
-        "style": ",".join([*looks, "dashed"] if facts.fallback else looks),
+        "shape": "cylinder" if its.kind == "weights" else "box",
+        "style": ",".join(looks),
         "fillcolor": "white" if blank else style.mixed(color, "#ffffff", 0.72),
-        "color": ALARM if facts.fallback or marked else color,
-        "penwidth": "2.6" if marked else "1.8" if facts.fallback else "1.2",
-        "peripheries": "2" if facts.is_output else "1",
-        "tooltip": graphviz.escape("\n".join(map(clean, tip))),
+        "color": ALARM if fell or marked else color,
+        "penwidth": "2.6" if marked else "1.8" if fell else "1.2",
+        "peripheries": "2" if its.is_output else "1",
+        "tooltip": style.tip(*tip),
     }
 
 
@@ -214,12 +188,12 @@ def _link_look(
     """Wide between devices, thin within one, with what it moves if there is room."""
     look = {"dir": "both" if link.both_ways or link.weights else "forward"}
     said = f"{format_bytes(link.bytes)} on one device"
-    if link.crosses and not link.moved_bytes:
-        said = "reads a copy that is already on this device"
-        look["style"] = "dashed"
     if link.moved_bytes:
         said = _there_and_back(link.sent_bytes, link.returned_bytes)
         look["color"] = QUIET if link.both_ways else style.mixed(color, "#000000", 0.1)
+    elif link.crosses:
+        said = "reads a copy that is already on this device"
+        look["style"] = "dashed"
     if link.weights:
         said = f"weights, {said}"
         look |= {"style": "dotted", "penwidth": "1.6"}
@@ -233,8 +207,7 @@ def _link_look(
             both = f"{format_bytes(link.moved_bytes)} both ways"
             line = Line(both if link.both_ways else said, 8.5, bold=True)
             look["xlabel"] = style.html_label([line], back="#ffffffd0")
-    tip = f"{source.name} → {target.name}\n{said}"
-    return look | {"tooltip": graphviz.escape(tip)}
+    return look | {"tooltip": style.tip(f"{source.name} → {target.name}", said)}
 
 
 def _there_and_back(sent: int, returned: int) -> str:
@@ -246,41 +219,34 @@ def _there_and_back(sent: int, returned: int) -> str:
 
 def _header_rows(
     plan: Plan, shown: Diagram, width: float, other: Plan | None, audit: Audit | None
-) -> list[Line]:
+) -> Iterator[Line]:
     """The title, the totals and the verdict, then the legend."""
-    moved = format_bytes(plan.transfer_bytes)
-    transfers = counted(len(plan.transfers), "transfer")
-    facts = [
-        f"batch {plan.batch}",
-        " ".join(objective_text(plan)),
-        f"{moved} between devices in {transfers}" if plan.transfers else "no transfers",
-    ]
+    moved, count = format_bytes(plan.transfer_bytes), len(plan.transfers)
+    words = f"{moved} between devices in {counted(count, 'transfer')}"
+    totals = [f"batch {plan.batch}", " ".join(facts.objective_text(plan))]
+    totals.append(words if count else "no transfers")
     if plan.fallbacks:
-        facts.append(counted(len(plan.fallbacks), "fallback"))
+        totals.append(counted(len(plan.fallbacks), "fallback"))
     fits = plan.verdict is None or not plan.verdict.overfull
-    verdict = shortened(verdict_lines(plan)[0], int(width / 5))
-    lines = [
-        Line(shortened(plan.graph.name, int(width / 9)), 15, bold=True),
-        Line(" · ".join(facts), 11),
-        Line(verdict, 11, INK if fits else ALARM, bold=not fits),
-        Line(bottleneck_text(plan), 11),
-    ]
+    verdict = shortened(facts.verdict_lines(plan)[0], int(width / 5))
+    yield Line(shortened(plan.graph.name, int(width / 9)), 15, bold=True)
+    yield Line(" · ".join(totals), 11)
+    yield Line(verdict, 11, INK if fits else ALARM, bold=not fits)
+    yield Line(facts.bottleneck_text(plan), 11)
     if audit is not None:
         color = INK if audit.ok else ALARM
-        lines.append(Line(f"audit: {audit_text(audit)}", 11, color, bold=True))
+        yield Line(f"audit: {facts.audit_text(audit)}", 11, color, bold=True)
     if other is not None:
-        moved, step, *_ = str(other.compare(plan)).splitlines()
-        words = f"{moved.rstrip('.')}, {' '.join(step.split())}"
-        lines.append(Line(words, 11, bold=True))
+        parts, step, *_ = str(other.compare(plan)).splitlines()
+        yield Line(f"{parts.rstrip('.')}, {' '.join(step.split())}", 11, bold=True)
     used = {device for devices in shown.lanes.values() for device in devices}
     if unused := [d.name for d in plan.cluster if d.name not in used]:
-        words = f"not used: {shortened(', '.join(unused), 90)}"
-        lines.append(Line(words, 9, QUIET))
-    if len(shown.drawn) < len(shown.links):
-        drawn = f"the {len(shown.drawn)} largest of {len(shown.links)} lines are drawn"
-        lines.append(Line(drawn, 9, QUIET))
-    legend = _legend(shown, width / 4.6, compared=other is not None)
-    return [*lines, *(Line(text, 9, QUIET) for text in (" ", *legend))]
+        yield Line(f"not used: {shortened(', '.join(unused), 90)}", 9, QUIET)
+    drawn, links = len(shown.drawn), len(shown.links)
+    if drawn < links:
+        yield Line(f"the {drawn} largest of {links} lines are drawn", 9, QUIET)
+    for text in (" ", *_legend(shown, width / 4.6, compared=other is not None)):
+        yield Line(text, 9, QUIET)
 
 
 def _legend(shown: Diagram, columns: float, *, compared: bool) -> list[str]:
@@ -288,11 +254,12 @@ def _legend(shown: Diagram, columns: float, *, compared: bool) -> list[str]:
     boxes, links = shown.boxes, shown.drawn
     where = "bytes per step" if shown.labelled else "in, out: bytes per step"
     kinds = {box.facts.kind for box in boxes}
+    reused = (x.crosses and not x.moved_bytes for x in links)
     signs = {
         f"▬▬ between devices ({where})": any(x.moved_bytes for x in links),
         "◄► both ways": any(x.both_ways for x in links),
         "── within a device": any(not x.crosses for x in links),
-        "- - - reuses a copy": any(x.crosses and not x.moved_bytes for x in links),
+        "- - - reuses a copy": any(reused),
         "···· weights, and gradients back": any(x.weights for x in links),
         "shares: weights stored once": any(box.shares for box in boxes),
         "cylinder: weights of towers": "weights" in kinds,
@@ -304,10 +271,8 @@ def _legend(shown: Diagram, columns: float, *, compared: bool) -> list[str]:
         "thick red edge: ran elsewhere": any(box.strayed for box in boxes),
         "thick red edge: moved": compared,
     }
-    shown_signs = (
-        sign.replace(" ", "\u00a0") for sign, holds in signs.items() if holds
-    )
-    rows = textwrap.wrap("\u00a0\u00a0\u00a0 ".join(shown_signs), int(columns))
+    held = (sign.replace(" ", "\u00a0") for sign, holds in signs.items() if holds)
+    rows = textwrap.wrap("\u00a0\u00a0\u00a0 ".join(held), int(columns))
     return [row.replace("\u00a0", " ") for row in rows]
 
 
@@ -334,10 +299,10 @@ def _place_boxes(
         links: pairs of boxes; the target stands in a later column.
     """
     cards = len(lanes) > MOST_LANES
+    in_a_row, columns = (_CARDS, 1) if cards else (1, _COLUMNS)
     titles = dict.fromkeys((names[0] for names in lanes.values()), -1)
     boxes = [name for name in sizes if name not in titles]
-    column_of = titles | _columns_of(boxes, links, 1 if cards else _COLUMNS)
-    in_a_row = _CARDS if cards else 1
+    column_of = titles | _columns_of(boxes, links, columns)
     widths: dict[int, float] = {}
     for name, column in column_of.items():
         widths[column] = max(widths.get(column, 0.0), sizes[name][0])
@@ -359,20 +324,21 @@ def _place_boxes(
         y += _HOST + _PADDING if y else 0.0
         its = list(group)
         for row in (its[n : n + in_a_row] for n in range(0, len(its), in_a_row)):
-            stacks: dict[tuple[int, int], list[str]] = {}
+            stacks: dict[tuple[float, int], list[str]] = {}
             for place, lane in enumerate(row):
                 for name in lanes[lane]:
-                    stacks.setdefault((place, column_of[name]), []).append(name)
+                    corner = place * (whole + _LANE), column_of[name]
+                    stacks.setdefault(corner, []).append(name)
             tall = max(map(height, stacks.values())) + 2 * _PADDING
             for place, lane in enumerate(row):
                 x = place * (whole + _LANE)
                 frames[lane] = x, y, x + whole, y + tall
-            for (place, column), stack in stacks.items():
+            for (left, column), stack in stacks.items():
                 top = y + (tall - height(stack)) / 2
                 for name in stack:
                     wide, high = sizes[name]
                     room = widths[column] - wide if column >= 0 else 0.0
-                    x = place * (whole + _LANE) + begin[column] + room / 2
+                    x = left + begin[column] + room / 2
                     placed[name] = x, top, x + wide, top + high
                     top += high + _STACK
             y += tall + _LANE

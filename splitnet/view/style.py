@@ -79,6 +79,11 @@ def escaped(text: str) -> str:
     return clean(html.escape(text))
 
 
+def tip(*lines: str) -> str:
+    """A tooltip for Graphviz."""
+    return str(graphviz.escape("\n".join(map(clean, lines))))
+
+
 class Line(NamedTuple):
     """A line of a label."""
 
