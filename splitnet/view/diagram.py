@@ -20,7 +20,8 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import format_seconds
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
-from splitnet.view.facts import PartFacts, equivalent_devices, part_facts, summed
+from splitnet.view import facts
+from splitnet.view.facts import PartFacts, grouped
 from splitnet.view.style import ranged
 
 _WORD = re.compile(r"([/._])|(?<=\D)(?=\d)")
@@ -44,11 +45,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box of the diagram: a part, or folded parts with the sums of their facts.
+    """A part, or folded parts with the sums of their facts.
 
-    `moved_from` is the device of the compared plan, "" where it is the same; `shares`
-    names the layers whose weights other parts use too; `strayed` says what an audit saw
-    on another device.
+    `moved_from` is another device of the compared plan, or ""; `shares` names layers
+    whose weights other parts use too; `strayed` is what an audit saw elsewhere.
     """
 
     id: str
@@ -63,12 +63,10 @@ class Box:
 
 @dataclass(slots=True)
 class DiagramEdge:
-    """What passes from box to box in a step.
+    """What passes from box to box in a step: tensors, or `weights` that are read.
 
-    `bytes` is the size of the tensors; `sent_bytes` and `returned_bytes` are what the
-    plan copies between devices for them: activations forward, gradients back. Folded
-    boxes may feed each other, `both_ways`. A link of `weights` goes from where they are
-    stored to where they are read.
+    `bytes` is their size; `sent_bytes` and `returned_bytes` are copied between devices
+    for them, forward and for gradients. Folded boxes may feed each other, `both_ways`.
     """
 
     source: str
@@ -131,30 +129,36 @@ def diagram_of(
 
     What is unusual, a fallback or a part that moved or strayed, has a box of its own.
     """
-    facts = {n: one for n, one in part_facts(plan).items() if one.layers}
+    known = {n: one for n, one in facts.part_facts(plan).items() if one.layers}
     old = {} if other is None else other.device_of
-    strayed: dict[str, list[str]] = {}
-    for finding in audit.findings if audit is not None else ():
-        text = f"{finding.aspect} on {finding.actual or 'no device'}"
-        strayed.setdefault(finding.part, []).append(text)
+    findings = audit.findings if audit is not None else ()
+    strayed = {
+        part: [f"{one.aspect} on {one.actual or 'no device'}" for one in its]
+        for part, its in grouped(findings, lambda finding: finding.part).items()
+    }
     lane_of = {device.name: device.name for device in plan.cluster}
     if other is None and not strayed:
-        for devices in equivalent_devices(plan.timeline):
+        for devices in facts.equivalent_devices(plan.timeline):
             lane_of |= dict.fromkeys(devices, devices[0])
     place = {
         name: (
             *(lane_of[one.device], one.kind == "input", old.get(name), name in strayed),
             one.fallback and (one.fallback.requested, one.fallback.reason),
         )
-        for name, one in facts.items()
+        for name, one in known.items()
     }
-    look = {name: look_of(one) for name, one in facts.items()}
-    groups = fold(running_order(plan, facts), place, look, most=most)
+    look = {name: look_of(one) for name, one in known.items()}
+    groups = fold(running_order(plan, known), place, look, most=most)
+
+    def every(texts: Mapping[str, Sequence[str]], group: Block) -> list[str]:
+        found = (text for name in group.members for text in texts.get(name, ()))
+        return list(dict.fromkeys(found))
+
     shares = _shares(plan.graph)
     names = [ranged(group.members, _NAME_WIDTH) for group in groups]
     boxes = []
     for number, (group, name) in enumerate(zip(groups, names, strict=True)):
-        its = summed([facts[member] for member in group.members], group.times)
+        its = facts.summed([known[member] for member in group.members], group.times)
         was = old.get(its.name, its.device)
         box = Box(
             id=f"box-{number}",
@@ -163,8 +167,8 @@ def diagram_of(
             group=group,
             facts=its,
             moved_from="" if was == its.device else was,
-            shares=_all(shares, group),
-            strayed=_all(strayed, group),
+            shares=every(shares, group),
+            strayed=every(strayed, group),
         )
         boxes.append(box)
     box_of = {name: box.id for box in boxes for name in box.group.members}
@@ -178,11 +182,6 @@ def diagram_of(
     return Diagram(boxes, links_of(plan, box_of), lanes)
 
 
-def _all(texts: Mapping[str, Sequence[str]], group: Block) -> list[str]:
-    found = (text for name in group.members for text in texts.get(name, ()))
-    return list(dict.fromkeys(found))
-
-
 def running_order(plan: Plan, names: Iterable[str]) -> list[str]:
     """Parts by their first call: a file may list them in any order."""
     first: dict[str, int] = {}
@@ -192,10 +191,8 @@ def running_order(plan: Plan, names: Iterable[str]) -> list[str]:
 
 
 def look_of(one: PartFacts) -> Hashable:
-    """What parts must have in common to be counted as equal.
-
-    Parts without shapes are of workload files, which know times instead.
-    """
+    """What parts must have in common to be counted as equal."""
+    # Parts without shapes are of workload files, which know times instead.
     costs = "" if one.shapes else format_seconds(one.total_seconds)
     return (one.kind, one.layers, one.shapes, one.weight_bytes > 0, costs)
 
@@ -254,10 +251,9 @@ def tensor_sizes(graph: Graph) -> dict[tuple[str, str], int]:
 
 
 def block_of(names: Sequence[str], look: Mapping[str, Hashable]) -> Block:
-    """The tree of some parts of one device, in running order.
+    """The tree of parts of a device: neighbours of names that begin alike are a block.
 
-    Neighbours whose names begin with the same words are a block. Parts of equal `look`
-    may be counted ("×12") instead of listed.
+    Parts of equal `look` may be counted ("×12") instead of listed.
     """
     if len(names) == 1:
         return Block((names[0],))
@@ -280,15 +276,12 @@ def fold(
 ) -> list[Block]:
     """Show names as blocks, about `most` at most, in running order.
 
-    A tree per place is opened from the top, large blocks first. Repeats stay closed:
-    their number says more than a row of equal boxes.
+    A tree per place is opened from the top, large blocks first; repeats stay closed.
     """
     if len(names) <= most:
         return [Block((name,)) for name in names]
-    places: dict[Hashable, list[str]] = {}
-    for name in names:
-        places.setdefault(place[name], []).append(name)
-    shown = [block_of(its, look) for its in places.values()]
+    places = grouped(names, place.__getitem__).values()
+    shown = [block_of(its, look) for its in places]
     closed: list[Block] = []
     while openable := [block for block in shown if block.children and not block.times]:
         first = max(openable, key=lambda block: len(block.members))

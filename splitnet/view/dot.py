@@ -31,11 +31,7 @@ _CARDS = 4  # in a row
 
 
 def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None) -> str:
-    """Write a plan's placement diagram as DOT text with positions.
-
-    What moved since `other`, an earlier plan of the same net, is marked, and what ran
-    elsewhere according to `audit`.
-    """
+    """The placement diagram; marks what moved since `other` and ran elsewhere."""
     shown = diagram_of(plan, other=other, audit=audit)
     colors = style.colors_of(device.name for device in plan.cluster)
     title = {lane: f"title-{number}" for number, lane in enumerate(shown.lanes)}
@@ -96,10 +92,7 @@ def _bounds(rect: Rect) -> dict[str, str]:
 
 
 def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> Iterator[Line]:
-    """A lane's device, its memory peak against its limit, its utilization.
-
-    Of several devices the highest figures.
-    """
+    """A lane's device, memory and utilization; of several devices the highest."""
     names = [device.rpartition("/")[2] for device in devices]
     fullest = plan.cluster[max(devices, key=lambda d: plan.memory[d].total)]
     held, limit = plan.memory[fullest.name].total, fullest.memory_bytes
@@ -290,13 +283,9 @@ def _place_boxes(
     """Lanes of equal columns below one another; nothing overlaps.
 
     More lanes than `MOST_LANES` are cards of one column in rows, each host's in rows of
-    its own. Boxes of one lane and column are stacked in their order. Returned are
+    its own. `sizes` has width and height of boxes, in running order, and of titles;
+    lanes hold their title first, and are neighbours if of one host. Returned are
     rectangles of boxes and titles, of lanes, and of hosts if there are any.
-
-    Args:
-        sizes: width and height of boxes and titles, boxes in running order.
-        lanes: what each lane holds, its title first; lanes of a host are neighbours.
-        links: pairs of boxes; the target stands in a later column.
     """
     cards = len(lanes) > MOST_LANES
     in_a_row, columns = (_CARDS, 1) if cards else (1, _COLUMNS)
@@ -352,11 +341,7 @@ def _place_boxes(
 def _columns_of(
     boxes: Sequence[str], links: Iterable[tuple[str, str]], most: int
 ) -> dict[str, int]:
-    """The column of each box: its depth in the graph, from 0.
-
-    Links against the running order of the boxes do not count. In a graph deeper than
-    `most`, several depths share a column.
-    """
+    """The depth of each box along links in running order; several share a column."""
     number = {box: at for at, box in enumerate(boxes)}
     depth = dict.fromkeys(boxes, 0)
     for source, target in sorted(links, key=lambda ends: number[ends[0]]):

@@ -1,9 +1,10 @@
 """Figures and sentences about a plan for pictures and tables."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import TypeVar
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
@@ -17,6 +18,18 @@ _GOAL = {
     "throughput": "highest throughput",
     "memory": "smallest memory peak",
 }
+
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by what they have in common, in their order."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +132,15 @@ def transfer_sums(
 def equivalent_devices(timeline: Timeline) -> list[list[str]]:
     """Devices that compute, in groups; of many, equivalent ones of a host together."""
     busy = [d for d in timeline.devices if timeline.compute_seconds[d]]
+    if len(busy) <= _MOST_ALONE:
+        return [[device] for device in busy]
     does: dict[str, list[Hashable]] = {device: [] for device in busy}
     for task in timeline.tasks:
         if task.stop > task.start:
             times = round(task.start, 9), round(task.stop, 9)
             does[task.device].append((task.phase, task.microbatch, *times))
-    found: dict[Hashable, list[str]] = {}
-    for device in busy:
-        host = device.rpartition("/")[0]
-        alone = device if len(busy) <= _MOST_ALONE else None
-        found.setdefault((host, tuple(does[device]), alone), []).append(device)
-    return list(found.values())
+    alike = grouped(busy, lambda name: (name.rpartition("/")[0], tuple(does[name])))
+    return list(alike.values())
 
 
 def objective_text(plan: Plan) -> tuple[str, str]:

@@ -215,13 +215,9 @@ def notebook_progress() -> Callable[[float, float], None] | None:
 
 
 def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> bytes:
-    """Lay DOT text out and return the picture; nothing is written.
+    """Lay DOT text out; what Graphviz fails on is tried again with straight lines.
 
     In a digraph boxes have positions, in a graph all has; `program` is for one without.
-    What Graphviz fails to lay out is tried again with straight lines.
-
-    Raises:
-        SplitnetError: Graphviz is missing, or the text is not a graph.
     """
     program = program or ("nop1" if text.startswith("digraph") else "nop2")
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
@@ -277,10 +273,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _warn_of_missing_letters(text: str, kind: str) -> None:
-    """Warn if a png or pdf would show boxes for letters; an svg has the viewer's fonts.
-
-    Only on Linux can a machine be without fonts; fontconfig's `fc-list` knows them.
-    """
+    """Warn if a png or pdf would show boxes for letters: only Linux may lack fonts."""
     if text.isascii() or sys.platform != "linux":
         return
     foreign: dict[str, str] = {}  # a letter of each script that the bundled font lacks

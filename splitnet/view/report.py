@@ -23,23 +23,7 @@ from splitnet.planner.analysis import heaviest_moves, reason_text
 from splitnet.planner.evaluate import evaluator_of
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
-from splitnet.view.diagram import (
-    Block,
-    block_of,
-    fold,
-    links_of,
-    look_of,
-    running_order,
-    tensor_sizes,
-)
-from splitnet.view.facts import (
-    algorithm_text,
-    bottleneck_text,
-    objective_text,
-    part_facts,
-    transfer_sums,
-    verdict_lines,
-)
+from splitnet.view import diagram, facts
 from splitnet.view.style import clean, colors_of
 from splitnet.view.tables import PAGE, audit_grids, plan_grids
 from splitnet.view.timeline import path_text
@@ -94,12 +78,12 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
         name=clean(plan.graph.name),
         verdict=[
             clean(line)
-            for line in (*verdict_lines(plan), bottleneck_text(plan))
+            for line in (*facts.verdict_lines(plan), facts.bottleneck_text(plan))
             if not line.startswith("strategies: ")  # they are bars
         ],
         worth=plan.verdict is None or plan.verdict.worth_distributing,
         figures=[
-            objective_text(plan),
+            facts.objective_text(plan),
             ("batch", str(plan.batch)),
             ("parts", str(len(plan.placements))),
             ("devices", f"{len(used)} of {len(plan.cluster)}"),
@@ -112,7 +96,7 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
         errors=_errors(plan.timeline, measured) if measured is not None else [],
         matrix=_matrix(plan),
         measured=measured is not None,
-        algorithm=algorithm_text(plan),
+        algorithm=facts.algorithm_text(plan),
         colors=colors_of(device.name for device in plan.cluster),
         grids=plan_grids(plan, PAGE),
         audit=audit,
@@ -154,7 +138,7 @@ def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
 
     Empty for up to four devices: a list of transfers says as much.
     """
-    sums = transfer_sums(plan, "source_device", "target_device")
+    sums = facts.transfer_sums(plan, "source_device", "target_device")
     used = [d.name for d in plan.cluster if any(d.name in ends for ends in sums)]
     if len(used) <= _MOST_LISTED:
         return {}
@@ -167,19 +151,19 @@ def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
 
 def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     """The data of the page's script, as JSON that is safe inside HTML."""
-    facts, graph = part_facts(plan), plan.graph
-    order = running_order(plan, facts)
+    known, graph = facts.part_facts(plan), plan.graph
+    order = diagram.running_order(plan, known)
     number = {name: at for at, name in enumerate(order)}
     colors = colors_of(device.name for device in plan.cluster)
-    look = {name: look_of(facts[name]) for name in order}
-    place = {name: facts[name].device for name in order}
-    shown = {block.members for block in fold(order, place, look, most=_MOST_OPEN)}
-    lanes: dict[str, list[str]] = {}
-    for name in order:
-        lanes.setdefault(place[name], []).append(name)
+    look = {name: diagram.look_of(known[name]) for name in order}
+    place = {name: known[name].device for name in order}
+    shown = {
+        block.members for block in diagram.fold(order, place, look, most=_MOST_OPEN)
+    }
+    lanes = facts.grouped(order, place.__getitem__)
     layers = _layer_links(graph)
     links = []
-    for link in links_of(plan, {name: name for name in order}):
+    for link in diagram.links_of(plan, {name: name for name in order}):
         ends = link.source, link.target
         back = [(b, a, size) for a, b, size in layers.get(ends[::-1], ())]
         between = [] if link.weights else [*layers.get(ends, ()), *back]
@@ -201,13 +185,15 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             for one in plan.cluster
         ],
         "parts": [
-            msgspec.to_builtins(facts[name])
+            msgspec.to_builtins(known[name])
             | {"id": name, "name": clean(name)}
             | {"reason": reason_text(plan, plan[name])}
             | _layers(plan, name, layers.get((name, name), []))
             for name in order
         ],
-        "blocks": [_tree(block_of(its, look), number, shown) for its in lanes.values()],
+        "blocks": [
+            _tree(diagram.block_of(its, look), number, shown) for its in lanes.values()
+        ],
         "links": links,
         "moves": {number[part]: its for part, its in heaviest_moves(plan).items()},
         "planned": _step(plan.timeline),
@@ -227,7 +213,7 @@ def _layer_links(graph: Graph) -> Mapping[tuple[str, str], _LayerLinks]:
     """The tensors from the layers of one part to those of another, or of the same."""
     at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
     found: dict[tuple[str, str], _LayerLinks] = {}
-    for (a, b), size in tensor_sizes(graph).items():
+    for (a, b), size in diagram.tensor_sizes(graph).items():
         ends = graph.call[a].part, graph.call[b].part
         found.setdefault(ends, []).append((at[a], at[b], size))
     return found
@@ -254,12 +240,12 @@ def _layers(plan: Plan, part: str, links: _LayerLinks) -> dict[str, Any]:
         return {"layers": layers}
     number = {call.name: at for at, call in enumerate(calls)}
     look = {call.name: (call.kind, call.output_shapes) for call in calls}
-    tree = _tree(block_of(list(number), look), number, ())
+    tree = _tree(diagram.block_of(list(number), look), number, ())
     return {"layers": layers, "tree": tree, "layer_links": links}
 
 
 def _tree(
-    block: Block, number: Mapping[str, int], closed: Collection[Sequence[str]]
+    block: diagram.Block, number: Mapping[str, int], closed: Collection[Sequence[str]]
 ) -> Any:
     """A block with its children; a leaf is the number of its member."""
     if not block.children:

@@ -22,16 +22,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_count, format_seconds
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Timeline
-from splitnet.view.facts import (
-    PartFacts,
-    algorithm_text,
-    audit_text,
-    bottleneck_text,
-    objective_text,
-    part_facts,
-    transfer_sums,
-    verdict_lines,
-)
+from splitnet.view import facts
 from splitnet.view.style import clean, counted, percent, shape_text, shortened
 
 NARROW, WIDE, PAGE = 0, 1, 2
@@ -54,10 +45,7 @@ Cells = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows by their heads; columns after the first `left` are flush right.
-
-    `total` is a last row under a rule, `notes` are lines below.
-    """
+    """Rows by their heads, a last row, lines below; `left` columns are flush left."""
 
     rows: Sequence[Cells] = ()
     left: int = 1
@@ -84,17 +72,17 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
     columns = max(_terminal_width() if width is None else width, _LEAST_WIDTH)
     lines: list[str] = []
     if isinstance(thing, Plan):
-        title = f"batch {thing.batch}, {' '.join(objective_text(thing))}"
+        title = f"batch {thing.batch}, {' '.join(facts.objective_text(thing))}"
         lines = [
             f"{shortened(thing.graph.name, columns // 2)}: {title}",
-            *verdict_lines(thing),
-            bottleneck_text(thing),
-            algorithm_text(thing),
+            *facts.verdict_lines(thing),
+            facts.bottleneck_text(thing),
+            facts.algorithm_text(thing),
         ]
         grids = plan_grids(thing, WIDE if columns >= _WIDE_FROM else NARROW)
     elif isinstance(thing, Audit):
         name = shortened(thing.plan.graph.name, columns // 2)
-        lines = [f"audit of {name}: {audit_text(thing)}"]
+        lines = [f"audit of {name}: {facts.audit_text(thing)}"]
         lines += [f"! {finding.text}" for finding in thing.findings]
         lines += [f"note: {note}" for note in thing.notes]
         grids = audit_grids(thing)
@@ -137,11 +125,7 @@ def grid_text(grid: Grid, width: int) -> str:
 
 
 def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
-    """A plan's devices, branches, transfers and fallbacks.
-
-    `detail` is NARROW; WIDE, where memory and time are broken down; or PAGE, with
-    outputs and every transfer.
-    """
+    """A plan's tables: NARROW; WIDE, with kinds of memory and time; PAGE, with all."""
     grids = {
         "devices": _devices_grid(plan, detail),
         "parts": _parts_grid(plan, detail),
@@ -192,29 +176,29 @@ def _stand_in_note(cluster: Cluster) -> list[str]:
 
 
 def _parts_grid(plan: Plan, detail: int) -> Grid:
-    facts = list(part_facts(plan).values())
+    parts = list(facts.part_facts(plan).values())
     phases = PHASES if plan.training else PHASES[:1]
 
-    def costs(its: Sequence[PartFacts]) -> dict[str, str]:
-        weights = sum(one.weight_bytes for one in its)
-        saved = sum(one.activation_bytes for one in its)
-        times = {p: sum(one.seconds.get(p, 0.0) for one in its) for p in phases}
+    def costs(one: facts.PartFacts) -> dict[str, str]:
         if not detail:
-            whole = _seconds(sum(times.values()))
-            return {"memory": _bytes(weights + saved), "time": whole}
-        spent = {phase: _seconds(seconds) for phase, seconds in times.items()}
-        return {"weights": _bytes(weights), "activations": _bytes(saved)} | spent
+            time = _seconds(sum(one.seconds[phase] for phase in phases))
+            return {"memory": _bytes(one.total_bytes), "time": time}
+        spent = {phase: _seconds(one.seconds[phase]) for phase in phases}
+        held = _bytes(one.weight_bytes), _bytes(one.activation_bytes)
+        return {"weights": held[0], "activations": held[1]} | spent
 
     rows = []
-    for one in facts:
+    for one in parts:
         reason = f"requested {one.fallback.requested}" if one.fallback else one.reason
         row = {"branch": one.name, "device": one.device, "reason": reason}
         if detail == PAGE:
             row["layers"] = ", ".join(dict.fromkeys(one.layers))
             row["outputs"] = ", ".join(dict.fromkeys(map(shape_text, one.shapes)))
-        rows.append(row | costs([one]))
-    used = counted(len({one.device for one in facts}), "device")
-    total = {"branch": counted(len(facts), "part"), "device": used} | costs(facts)
+        rows.append(row | costs(one))
+    used = counted(len({one.device for one in parts}), "device")
+    total = {"branch": counted(len(parts), "part"), "device": used} | costs(
+        facts.summed(parts)
+    )
     return Grid(rows, 5 if detail == PAGE else 3, total)
 
 
@@ -222,7 +206,7 @@ def _transfers_grid(plan: Plan, detail: int) -> Grid:
     """The largest transfers by pair of devices and kind."""
     if not plan.transfers:
         return Grid(notes=["No transfers between devices."])
-    sums = transfer_sums(plan, "source_device", "target_device", "kind")
+    sums = facts.transfer_sums(plan, "source_device", "target_device", "kind")
     rows = [
         {"transfer": f"{source} -> {target}", "kind": kind} | _transferred(*figures)
         for (source, target, kind), figures in sums.items()

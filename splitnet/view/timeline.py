@@ -34,7 +34,7 @@ from splitnet.core.timeline import (
     waits,
 )
 from splitnet.view import style
-from splitnet.view.facts import equivalent_devices
+from splitnet.view.facts import equivalent_devices, grouped
 from splitnet.view.style import QUIET, Line, clean, counted, mixed
 
 Event = TypeVar("Event", Task, Copy)
@@ -106,15 +106,10 @@ class _Chart:
     def mark(self, place: Place, fill: str, outline: str = "", tip: str = "") -> None:
         """Draw a rectangle."""
         x, y, wide, tall = place
-        self.dot.node(
-            f"mark-{len(self.dot.body)}",
-            "",
-            **style.place_of(x, y, x + wide, y + tall),
-            fillcolor=fill,
-            color=outline or "#ffffff00",
-            penwidth="1" if outline else "0",
-            **({"tooltip": graphviz.escape(clean(tip))} if tip else {}),
-        )
+        look = style.place_of(x, y, x + wide, y + tall) | {"fillcolor": fill}
+        look |= {"color": outline or "#ffffff00", "penwidth": str(int(bool(outline)))}
+        look |= {"tooltip": style.tip(tip)} if tip else {}
+        self.dot.node(f"mark-{len(self.dot.body)}", "", **look)
 
     def say(self, x: float, down: float, line: Line, *, centered: bool = False) -> None:
         """Write words into the lane, from their left end or around their middle."""
@@ -129,8 +124,9 @@ class _Chart:
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
         looks = [(phase, *_look(_GREY, phase), 10.0) for phase in PHASES]
-        others = "waiting for other devices" if copies else "idle"
-        looks.append((others, _IDLE, "", 10.0))
+        looks.append(
+            ("waiting for other devices" if copies else "idle", _IDLE, "", 10.0)
+        )
         if copies:
             looks.append(("waiting for a copy", _WAIT, "", 10.0))
             looks.append(("transfer (thin lanes)", _GREY, "", 4.0))
@@ -237,9 +233,7 @@ class _Chart:
 
         Copies that overlap have rows of their own in it.
         """
-        links: dict[Hashable, list[Copy]] = {}
-        for copy in timeline.copies:
-            links.setdefault(_lane_of(copy), []).append(copy)
+        links = grouped(timeline.copies, _lane_of)
         first = {_lane_of(span.event) for span in path}
         busy = {ends: sum(c.seconds for c in its) for ends, its in links.items()}
         shown = sorted(links, key=lambda ends: (ends not in first, -busy[ends]))
@@ -327,10 +321,10 @@ def _said(events: Sequence[Task | Copy | None]) -> str:
 
 
 def stacked(copies: Iterable[Copy]) -> list[list[Copy]]:
-    """The copies of one link in rows, each by start, without overlap.
+    """The copies of one link in rows without overlap.
 
-    Copies share a link's bandwidth in turn but not its latency, so one may begin before
-    the one before it has arrived; it takes the next row.
+    They share its bandwidth in turn but not its latency: one may begin before the one
+    before it has arrived.
     """
     rows: list[list[Copy]] = []
     for copy in sorted(copies, key=lambda copy: (copy.start, copy.stop)):
@@ -362,50 +356,34 @@ def trace(
     events: list[dict[str, object]] = []
     process = count(1)
     for name, timeline in timelines.items():
-        hosts: dict[str, list[str]] = {}
-        for device in timeline.devices:
-            hosts.setdefault(device.rpartition("/")[0], []).append(device)
+        hosts = grouped(timeline.devices, lambda name: name.rpartition("/")[0])
         for host, devices in hosts.items():
             words = f"{name}, {host or 'this machine'}" if len(hosts) > 1 else name
             its = {"pid": next(process)}
-            args = {
-                "tid": 0,
-                "ph": "M",
-                "name": "process_name",
-                "args": {"name": words},
-            }
-            events.append(its | args)
+            named = {"name": "process_name", "args": {"name": words}}
+            events.append(its | {"tid": 0, "ph": "M"} | named)
             events += (its | event for event in _trace_events(timeline, devices))
-    whole = {
-        "displayTimeUnit": "ms",
-        "otherData": {"made_by": "splitnet"},
-        "traceEvents": events,
-    }
-    write_bytes(json.dumps(whole, indent=0).encode(), Path(path), "trace")
+    whole = {"displayTimeUnit": "ms", "otherData": {"made_by": "splitnet"}}
+    text = json.dumps(whole | {"traceEvents": events}, indent=0)
+    write_bytes(text.encode(), Path(path), "trace")
     return Path(path)
 
 
 def _trace_events(
     timeline: Timeline, devices: Sequence[str]
 ) -> Iterator[dict[str, object]]:
-    """Rows of a host's devices, of the links that leave them, and curves of memory.
-
-    Times are in microseconds. Copies of one link that overlap take further rows.
-    """
+    """Rows of a host's devices and of the links that leave them; curves of memory."""
     rows: list[tuple[str, Sequence[Task | Copy]]] = [
         (name, [t for t in timeline.tasks if t.device == name]) for name in devices
     ]
-    links: dict[str, list[Copy]] = {}
-    for copy in timeline.copies:
-        if copy.source_device in devices:
-            title = f"{copy.source_device} -> {copy.target_device}"
-            links.setdefault(title, []).append(copy)
-    rows += [(title, row) for title, its in links.items() for row in stacked(its)]
+    sent = [copy for copy in timeline.copies if copy.source_device in devices]
+    for its in grouped(sent, _lane_of).values():
+        title = f"{its[0].source_device} -> {its[0].target_device}"
+        rows += [(title, row) for row in stacked(its)]
     for number, (title, row) in enumerate(rows, 1):
         meta = {"tid": number, "ph": "M"}
-        order = {"name": "thread_sort_index", "args": {"sort_index": number}}
         yield meta | {"name": "thread_name", "args": {"name": title}}
-        yield meta | order
+        yield meta | {"name": "thread_sort_index", "args": {"sort_index": number}}
         for event in row:
             args: dict[str, object] = {"microbatch": event.microbatch}
             if isinstance(event, Copy):
