@@ -96,7 +96,7 @@ def attempt(which, limit):
     """One attempt, in a process of its own; prints what came of it."""
     import splitnet as sn
     from splitnet.core.errors import parse_bytes
-    from splitnet.tf.workers.serve import limit_memory
+    from splitnet.tf.workers.start import limit_memory
 
     limited = parse_bytes(limit, "limit")
     if which.startswith("plain"):

@@ -335,7 +335,7 @@ def measure(
     if links is not None:
         cluster = sn.Cluster.load(links)
         sn.connect(cluster, allow_remote=allow_remote).close()
-        from splitnet.tf.profiling.links import measure_links
+        from splitnet.tf.profiling.measure import measure_links
 
         measured = replace(cluster, links=measure_links(cluster))
         write_cluster(measured, links)

@@ -49,7 +49,7 @@ def worker(
     or SPLITNET_CLUSTER. Refuses a network that others can reach, unless allowed.
     """
     from splitnet.tf.workers.resolve import job_of
-    from splitnet.tf.workers.serve import serve
+    from splitnet.tf.workers.start import serve
 
     if cluster:
         where = Cluster.load(cluster)
@@ -129,7 +129,7 @@ def run_program(
 
     It ends when this process does, even if that is killed.
     """
-    from splitnet.tf.workers.network_namespace import end_with_parent
+    from splitnet.tf.workers.network import end_with_parent
 
     running: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []

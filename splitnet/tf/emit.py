@@ -23,7 +23,7 @@ from splitnet.tf.placement.run import device_of
 from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.cloner import clone
-from splitnet.tf.reading.match import planned_blueprint, planned_sites
+from splitnet.tf.reading.read import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.workers.connect import wait_for_workers
 

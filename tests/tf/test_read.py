@@ -7,9 +7,8 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf.reading.match import planned_sites
-from splitnet.tf.reading.net import trace_of
-from splitnet.tf.reading.source import blueprint_of
+from splitnet.tf.reading.read import planned_sites
+from splitnet.tf.reading.source import blueprint_of, trace_of
 from tests.tf.story import story
 from tests.tf.zoo import ZOO
 from tests.zoo import between_parts

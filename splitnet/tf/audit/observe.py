@@ -27,7 +27,7 @@ from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.placement.overlay import marked
 from splitnet.tf.placement.placed import Placed, placed_of, placement
-from splitnet.tf.reading.match import planned_blueprint, planned_sites
+from splitnet.tf.reading.read import planned_blueprint, planned_sites
 from splitnet.tf.reading.variables import variables_of
 
 _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")

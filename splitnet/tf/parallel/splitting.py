@@ -17,10 +17,9 @@ from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.flatten import Blueprint, Site, flow_of, named
+from splitnet.tf.reading.slices import HEAD_SLICES, SliceJoin, cut_layer
 from splitnet.tf.reading.source import sized
 from splitnet.tf.reading.variables import variables_of
-from splitnet.tf.sharding.cut import cut_layer
-from splitnet.tf.sharding.heads import HEAD_SLICES, SliceJoin
 
 Slices = Mapping[str, Sequence[str]]
 """The devices of a layer's slices, by its name."""
@@ -54,7 +53,7 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
         cloner = _Cutter(counts, blueprint.originals)
         return cloner, *cloner.model(blueprint.model)
 
-    cloner, model, nodes = keras_api.without_memory(copy)
+    cloner, model, tensors = keras_api.without_memory(copy)
     flow = flow_of(model, blueprint.flow.nested)
     on = {
         id(keras_api.producer(tensor)): (id(layer), device)
@@ -63,7 +62,10 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
     }
     parts = list[Part]()
     if blueprint.declared:
-        part_of = {id(nodes[id(site.node)]): site.part for site in blueprint.sites}
+        part_of = {
+            id(keras_api.producer(tensors[id(site.node.outputs[0])])): site.part
+            for site in blueprint.sites
+        }
         branch = {id(site.node.operation): site.part for site in blueprint.sites}
         count = Counter[int]()
         for key, (layer, device) in on.items():  # of branch "a": "a/slice0" and on
@@ -81,15 +83,13 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
             if id(site.node) in on:
                 kind, device = "slice", on[id(site.node)][1]
             parts.append(Part(site.part, kind, (device,)))
-    originals = {id(copy): old for old, copy in cloner.layers()}
-    known = blueprint.originals
     return replace(
         blueprint,
         model=model,
         flow=flow,
         parts=tuple(parts),
         sites=sites,
-        originals={key: known.get(id(old), old) for key, old in originals.items()},
+        originals=cloner.sources(),
     )
 
 

@@ -15,8 +15,8 @@ from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading.cloner import Cloner, functional, input_like
+from splitnet.tf.reading.slices import cut_axis, matched
 from splitnet.tf.reading.variables import variables_of
-from splitnet.tf.sharding.cut import cut_axis, matched
 
 Pairs = list[tuple[Any, list[Any]]]  # a whole variable, and what it was cut into
 _WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
@@ -49,7 +49,7 @@ def join_slices(model: Any, names: Collection[str], device: str) -> Any:
         made = functional(model, inputs, outputs)
     pairs = _pairs(made, model, names)
     _gather(pairs)
-    cloner.carry_assets()
+    cloner.finish()
     if model.compiled:
         made.compile(**keras_api.compile_arguments(model))
         if model.optimizer is not None and model.optimizer.built:

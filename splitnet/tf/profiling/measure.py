@@ -3,13 +3,18 @@
 Each distinct call runs alone on one device of each kind, in a loop inside one step, so
 that the start of a step, which takes milliseconds on a worker, does not count: its
 forward pass, then forward and backward together, with synthetic values. A batch and a
-quarter of it tell which part of a call's seconds grows with the batch.
+quarter of it tell which part of a call's seconds grows with the batch. Alone, a call
+finds its data in the cache and is not fused with its neighbours, so the sum of all
+calls is not quite a step; what compares devices is each call's own figure.
 
-Alone, a call finds its data in the cache and is not fused with its neighbours, so the
-sum of all calls is not quite a step; what compares devices is each call's own figure.
+A link has a latency, a gap and a bandwidth (LogGP). A small tensor goes to the other
+device and back several times within one step: the latency. Of several at once each
+further one takes the gap, and of several large ones the time of their bytes too.
 """
 
-from collections.abc import Callable
+import timeit
+from collections.abc import Callable, Sequence
+from itertools import permutations
 from typing import Any
 
 import keras
@@ -17,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from splitnet.core.checks import Positive
-from splitnet.core.cluster import Cluster, Device
+from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import (
     CallSeconds,
     Costs,
@@ -30,11 +35,11 @@ from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import canonical
-from splitnet.tf.profiling.links import measure_links, seconds_of
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.flatten import Site
 from splitnet.tf.reading.read import graph_of
 from splitnet.tf.reading.source import blueprint_of, sized
+from splitnet.tf.workers.connect import wait_for_workers
 
 _UPDATED_BYTES = 4 * 2**10, 4 * 2**20
 _SHARE = 4  # of the batch, for the second time of each call
@@ -42,6 +47,11 @@ _LOOP_SECONDS = 0.02  # a call is repeated in a loop until it takes so long
 _MOST_LOOPS = 4**5
 _RUNS = 6  # of each loop; the fastest counts
 _OPEN_SIZE = 8  # for an extent that is None
+_LINK_RUNS = 30
+_TRIPS = 6  # there and back
+_COPIES = 12
+_LARGE = 2**18  # elements of 4 bytes
+_LEAST_SECONDS = 1e-7
 
 
 def measure(
@@ -112,9 +122,9 @@ def measure(
         speed = (_UPDATED_BYTES[1] - _UPDATED_BYTES[0]) / max(large - small, 1e-9)
         updates += (UpdateSeconds(one, speed, small) for one in labels)
     tell(next(shares), "links between devices")
-    links = measure_links(cluster)
+    costs = Costs(tuple(calls), tuple(updates), measure_links(cluster))
     tell(next(shares), "done")
-    return Costs(tuple(calls), tuple(updates), links)
+    return costs
 
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:
@@ -137,9 +147,9 @@ class _Stopwatch:
     """Seconds of what runs on one device, by a loop inside of one step."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.target = device.target
         self._idle = self._taken = 0.0
-        with tf.device(device.target):
+        with tf.device(self.target):
             several = [tf.Variable(0.0) for _ in range(16)]
         self._idle = self.of(list)()
         self._taken = self.of(lambda: [v.read_value() for v in several])() / 16
@@ -162,13 +172,13 @@ class _Stopwatch:
 
         @tf.function(autograph=False)
         def loop(times: Any) -> Any:
-            with tf.device(self.device.target):
+            with tf.device(self.target):
                 start = (tf.constant(0), tf.constant(0.0))
                 return tf.while_loop(lambda n, _: n < times, body, start)[1]
 
         def fastest(times: int) -> float:
             given = tf.constant(times)
-            return seconds_of(lambda: loop(given).numpy(), rounds=_RUNS)[0]
+            return _seconds_of(lambda: loop(given).numpy(), rounds=_RUNS)[0]
 
         def seconds() -> float:
             once, more = fastest(1), 1
@@ -176,17 +186,28 @@ class _Stopwatch:
                 if more == _MOST_LOOPS:
                     break
                 more *= 4
-            taking = self._idle + taken[-1] * self._taken
-            return max(longer / more - taking, 0.0)
+            return max(longer / more - self._idle - taken[-1] * self._taken, 0.0)
 
         return seconds
+
+
+def _seconds_of(*runs: Callable[[], Any], rounds: int) -> list[float]:
+    """The fastest time of each, over rounds of all after one that traces.
+
+    Other load only ever makes a run longer, and may last longer than one round.
+    """
+    wait_for_workers()
+    for run in runs:
+        run()
+    times = [[timeit.timeit(run, number=1) for run in runs] for _ in range(rounds)]
+    return [min(of_one) for of_one in zip(*times)]
 
 
 def _call_seconds(
     site: Site, stopwatch: _Stopwatch, batch: int, *, trains: bool
 ) -> tuple[Any, ...]:
     """Seconds forward and backward, and of both what does not grow with the batch."""
-    node, target = site.node, stopwatch.device.target
+    node, target = site.node, stopwatch.target
     draw = np.random.default_rng(0)
     inputs, values = {}, {}
     with tf.device(target):
@@ -272,3 +293,64 @@ def _synthetic(tensor: Any, first: tuple[int, ...], draw: np.random.Generator) -
     if "int" in dtype or dtype == "bool":
         return draw.integers(0, 2, shape).astype(dtype)
     return draw.random(shape).astype(tf.as_dtype(dtype).as_numpy_dtype)
+
+
+def measure_links(cluster: Cluster) -> tuple[Link, ...]:
+    """A link for each ordered pair of devices; pairs of equal ends are measured once.
+
+    Ends are equal if they are of one host, kind and speed.
+    """
+    keys, steps = {}, {}
+    for one, other in permutations(cluster, 2):
+        ends = [(d.host, d.kind, d.flops_per_second) for d in (one, other)]
+        key = keys[one.name, other.name] = tuple(sorted(ends))
+        if key not in steps:
+            steps[key] = [
+                _sent([one, *(other, one) * _TRIPS]),
+                _sent([one] * (1 + 2 * _TRIPS)),
+                *(
+                    _sent([one, other], copies, size)
+                    for size in (1, _LARGE)
+                    for copies in (1, 1 + _COPIES)
+                ),
+            ]
+    figures = {}
+    for key, runs in steps.items():
+        away, home, *four = _seconds_of(*runs, rounds=_LINK_RUNS)
+        small, smalls, large, larges = four
+        latency = max(away - home, 0.0) / (2 * _TRIPS)
+        gap = min(max(smalls - small, 0.0) / _COPIES, latency)
+        each = max(larges - large, 0.0) / _COPIES
+        speed = 4 * _LARGE / max(each - gap, _LEAST_SECONDS)
+        figures[key] = speed, latency, gap
+    return tuple(Link(*ends, *figures[key]) for ends, key in keys.items())
+
+
+def _sent(path: Sequence[Device], copies: int = 1, size: int = 1) -> Callable[[], Any]:
+    """A step that sends tensors of so many elements along a path, all at once.
+
+    Each stop changes them by a variable of its own, or TensorFlow would join what
+    several stops do; one element goes on.
+    """
+    start, *stops = path
+    with tf.device(start.target):
+        sent = [tf.Variable(tf.ones([size])) for _ in range(copies)]
+    floors = []
+    for stop in stops:
+        with tf.device(stop.target):
+            floors.append(tf.Variable(tf.ones([1])))
+
+    @tf.function
+    def run() -> Any:
+        ends = []
+        for held in sent:
+            with tf.device(start.target):
+                value = held.read_value()
+            for stop, floor in zip(stops, floors):
+                with tf.device(stop.target):
+                    value = tf.maximum(value[:1], floor.read_value())
+            ends.append(value)
+        with tf.device(path[-1].target):
+            return tf.add_n(ends)
+
+    return lambda: run().numpy()

@@ -1,9 +1,8 @@
 """Profile a step: the timeline of its parts as they ran, by TensorFlow's profiler.
 
-The profiler names every op that ran, when it started and how long it took. Ops of a
-part carry the part's scope. A function that several calls share, as towers and
-micro-batches do, shows each of its ops once per call: the n-th of them, in the order of
-their starts, belongs to the n-th call.
+The profiler names every op that ran, when and how long. Ops of a part carry its scope.
+A function that several calls share, as towers and micro-batches do, shows each of its
+ops once per call: the n-th of them, in the order of their starts, is the n-th call's.
 """
 
 import re
@@ -34,7 +33,7 @@ from splitnet.tf.placement.device_function import function_of, key_in, update_ta
 from splitnet.tf.placement.placed import placed_of
 
 _GRADIENT = re.compile(r"gradient_tape/|^gradients/")  # in a step, in a function
-Calls = Mapping[tuple[str, str], Sequence[str]]
+_Calls = Mapping[tuple[str, str], Sequence[str]]
 """(key that a function was traced with, phase) -> keys of its calls, in order."""
 
 
@@ -117,7 +116,7 @@ class _Event(NamedTuple):
 
 
 def _timeline_of(
-    spaces: Iterable[bytes], plan: Plan, names: Names, calls: Calls
+    spaces: Iterable[bytes], plan: Plan, names: Names, calls: _Calls
 ) -> Timeline:
     """The timeline in a profile's files.
 
@@ -142,17 +141,19 @@ def _timeline_of(
     begun = min((start for start, _ in spans.values()), default=0.0)
     found = []
     for device in plan.cluster:
-        mine = [item for item in spans.items() if item[0].device == device.name]
-        mine.sort(key=lambda item: item[1])
-        starts = [start for _, (start, _) in mine[1:]]
-        for (task, (start, stop)), after in zip(mine, [*starts, inf]):
+        mine = [
+            (*span, task) for task, span in spans.items() if task.device == device.name
+        ]
+        mine.sort(key=lambda item: item[0])
+        ends = [start for start, _, _ in mine[1:]]
+        for (start, stop, task), after in zip(mine, [*ends, inf]):
             end = min(stop, after)
             if end > start:
                 found.append(replace(task, start=start - begun, stop=end - begun))
     return Timeline(tuple(found), (), tuple(d.name for d in plan.cluster), {})
 
 
-def _tasks(name: str, count: int, names: Names, calls: Calls) -> list[Task]:
+def _tasks(name: str, count: int, names: Names, calls: _Calls) -> list[Task]:
     """The task that an op is of, without its times, for each time that it ran."""
     which, target = update_target(name)
     if target:
@@ -164,14 +165,14 @@ def _tasks(name: str, count: int, names: Names, calls: Calls) -> list[Task]:
     found = []
     for number in range(count):  # in a loop an op runs several times per call
         call = number * len(keys) // count
-        part, target = names.part(keys[call]), names.target_of.get(keys[call], "")
-        device = target and names.device(target)
-        piece = keys[:call].count(keys[call])
-        found.append(Task(part, device, phase, 0.0, 0.0, piece))
+        key = keys[call]
+        target = names.target_of.get(key, "")
+        device, piece = target and names.device(target), keys[:call].count(key)
+        found.append(Task(names.part(key), device, phase, 0.0, 0.0, piece))
     return found
 
 
-def _calls(graphs: Sequence[Any]) -> Calls:
+def _calls(graphs: Sequence[Any]) -> _Calls:
     """The calls of part functions in the training step that was traced last."""
     for graph in reversed(graphs):
         found: dict[tuple[str, str], list[str]] = defaultdict(list)

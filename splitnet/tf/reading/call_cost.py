@@ -14,12 +14,12 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.rebuild import without
-from splitnet.tf.reading.traced import Size, Work, trace
+from splitnet.tf.reading.traced import Work, elements_of, trace
 
-_LOG = logging.getLogger("splitnet")
 UNKNOWN_EXTENT = 128
 """Stands for a dimension other than the batch that is open (None)."""
 _LOOKUPS = keras.layers.StringLookup | keras.layers.IntegerLookup
@@ -30,27 +30,18 @@ _CPU_ONLY = frozenset(
 """Layers and operations whose TensorFlow kernels exist for the CPU only."""
 
 
-def size_of(tensor: Any, batch: int) -> Size:
+def size_of(tensor: Any, batch: int) -> tf.TensorSpec:
     """Fill in the open dimensions: the first with `batch`, others with a stand-in."""
-    shape = tuple(
+    shape = [
         (UNKNOWN_EXTENT if axis else batch) if extent is None else int(extent)
         for axis, extent in enumerate(tensor.shape)
-    )
+    ]
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     node = keras_api.producer(tensor)
     lookup = node is not None and isinstance(node.operation, _LOOKUPS)
     if lookup and node.operation.output_mode in ("one_hot", "multi_hot", "count"):
         dtype = "int64"  # Keras declares float32
-    return Size(shape, dtype)
-
-
-def keras_class(operation: Any) -> str:
-    """The Keras class whose `call` it runs; "" if somebody else wrote that `call`."""
-    lineage = type(operation).__mro__
-    owner = next((cls for cls in lineage if "call" in vars(cls)), object)
-    if not keras_api.from_keras(owner):
-        return ""
-    return next(cls.__name__ for cls in lineage if keras_api.from_keras(cls))
+    return tf.TensorSpec(shape, dtype)
 
 
 def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:
@@ -64,8 +55,7 @@ def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:
     inputs = [size_of(tensor, batch) for tensor in node.input_tensors]
     outputs = [size_of(tensor, batch) for tensor in node.outputs]
     own = getattr(operation, "variables", ())
-    weights = [Size(tuple(v.shape), str(v.dtype)) for v in own]
-    sizes = (*inputs, *outputs, *weights)
+    sizes = (*inputs, *outputs, *(tf.TensorSpec(v.shape, v.dtype) for v in own))
     key = _key(node, sizes, training)
     scaled = _SCALED.setdefault(key, Scaled()) if key else Scaled()
     work = scaled.cost(sizes, lambda: _trace(node, inputs, outputs, training))
@@ -73,14 +63,14 @@ def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:
     # Inside a layer of layers, a product's input comes from another layer.
     inside = keras_api.sublayers(operation) or [operation]
     trained = bool(getattr(operation, "trainable_weights", None))
-    factors = sum(size.differentiable for size in inputs) + trained
-    factors += trained and len(inside) > 1
-    strings = any(size.dtype == "string" for size in (*inputs, *outputs))
+    factors = sum(one.dtype.is_floating or one.dtype.is_complex for one in inputs)
+    factors += trained + (trained and len(inside) > 1)
+    strings = any(one.dtype == tf.string for one in (*inputs, *outputs))
     return replace(
         work,
         backward_flops=min(factors, 2) * work.matrix_flops
         + bool(factors) * work.other_flops,
-        cpu_only=strings or any(keras_class(one) in _CPU_ONLY for one in inside),
+        cpu_only=strings or any(type(one).__name__ in _CPU_ONLY for one in inside),
     )
 
 
@@ -100,35 +90,34 @@ class Scaled:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Size, ...], Work] = {}
+        self._known: dict[tuple[Any, ...], Work] = {}
         self._basis: list[tuple[list[float], Work]] = []  # elements of traced calls
-        self._right = 0.0  # checks that a trace confirmed; negative: not linear
+        self._checks = 0.0  # that a trace confirmed; negative: not linear
 
-    def cost(self, sizes: tuple[Size, ...], trace: Callable[[], Work]) -> Work:
+    def cost(self, sizes: tuple[Any, ...], trace: Callable[[], Work]) -> Work:
         """The cost of a call whose tensors have these sizes; traced if need be."""
         if sizes in self._known:
             return self._known[sizes]
-        counts = [1.0, *(float(size.elements) for size in sizes)]
+        counts = [1.0, *map(float, map(elements_of, sizes))]
         guess = self._combined(counts)
-        if guess and self._right >= _CHECKS and min(_sums(guess)) >= 0:
+        if guess and self._checks >= _CHECKS and min(_sums(guess)) >= 0:
             self._known[sizes] = guess
             return guess
         work = self._known[sizes] = trace()
         like = guess or (self._basis[0][1] if self._basis else work)
-        alike = replace(work, **dict(zip(_SUMS, _sums(like)))) == like
-        if guess:
-            alike &= np.allclose(_sums(guess), _sums(work), rtol=1e-9, atol=0)
-            self._right += alike
-        elif alike:
-            self._right = min(self._right, 0.0)
+        if replace(work, **dict(zip(_SUMS, _sums(like)))) != like:
+            self._checks = -math.inf
+        elif guess:
+            right = np.allclose(_sums(guess), _sums(work), rtol=1e-9, atol=0)
+            self._checks += 1 if right else -math.inf
+        else:
+            self._checks = min(self._checks, 0)
             self._basis.append((counts, work))
-        if not alike:
-            self._right = -math.inf
         return work
 
     def _combined(self, counts: list[float]) -> Work | None:
         """The cost by a combination of traced calls; None if there is none."""
-        if not self._basis or self._right < 0:
+        if not self._basis or self._checks < 0:
             return None
         rows = np.array([row for row, _ in self._basis]) / np.maximum(counts, 1)
         wanted = np.minimum(counts, 1)
@@ -151,7 +140,7 @@ def _sums(work: Work) -> list[Any]:
 _SCALED: dict[str, Scaled] = {}
 
 
-def _key(node: Any, sizes: Sequence[Size], training: bool) -> str:
+def _key(node: Any, sizes: Sequence[Any], training: bool) -> str:
     """What the cost depends on besides sizes.
 
     "" if that cannot be written down: code of somebody else's, in a layer or as its
@@ -161,7 +150,8 @@ def _key(node: Any, sizes: Sequence[Size], training: bool) -> str:
     for layer in keras_api.sublayers(operation) or [operation]:
         codes = [value for value in vars(layer).values() if callable(value)]
         kinds = [c if isinstance(c, FunctionType) else type(c) for c in codes]
-        if not keras_class(layer) or not all(map(keras_api.from_keras, kinds)):
+        caller = next((c for c in type(layer).__mro__ if "call" in vars(c)), object)
+        if not all(map(keras_api.from_keras, [caller, *kinds])):
             return ""
 
     def shape(value: Any) -> Any:
@@ -196,7 +186,7 @@ def configuration(
 
 
 def _trace(
-    node: Any, inputs: Sequence[Size], outputs: Sequence[Size], training: bool
+    node: Any, inputs: Sequence[Any], outputs: Sequence[Any], training: bool
 ) -> Work:
     """Trace a call; if that fails, a guess from its weights, which is logged."""
     operation = node.operation
@@ -230,29 +220,4 @@ def _trace(
 @functools.cache
 def warn_once(message: str) -> None:
     """Log what costs rest on, once."""
-    _LOG.warning(message)
-
-
-def kept_bytes(calls: Sequence[tuple[Any, Work]], batch: int) -> list[int]:
-    """The bytes that each call keeps for the backward pass, each tensor counted once.
-
-    Several calls may keep one tensor. Its maker pays if its own backward pass reads it,
-    and else the first that does. Views have their input's memory.
-    """
-    memory: dict[int, Any] = {}  # the tensor whose memory a view shares
-    for node, work in calls:
-        if work.views and node.input_tensors:
-            first = node.input_tensors[0]
-            whole = memory.get(id(first), first)
-            memory |= {id(tensor): whole for tensor in node.outputs}
-    found = [work.inner_bytes for _, work in calls]
-    counted: set[int] = set()
-    for saves in ("saves_outputs", "saves_inputs"):
-        for number, (node, work) in enumerate(calls):
-            mine = node.outputs if saves == "saves_outputs" else node.input_tensors
-            for place in getattr(work, saves):
-                tensor = memory.get(id(mine[place]), mine[place])
-                if id(tensor) not in counted:
-                    counted.add(id(tensor))
-                    found[number] += size_of(tensor, batch).bytes
-    return found
+    logging.getLogger("splitnet").warning(message)

@@ -6,8 +6,7 @@ rebuilt is used as it is.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
 
@@ -17,9 +16,8 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError, listed, warn
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import from_keras, needs_memory, sublayers
-from splitnet.tf.reading.flatten import Blueprint, flow_of, run_again
+from splitnet.tf.reading.flatten import MODELS, Blueprint, flow_of, run_again
 from splitnet.tf.reading.rebuild import (
-    MODELS,
     NotRebuiltError,
     carry_assets,
     check_alike,
@@ -52,17 +50,10 @@ def clone(
     """
     cloner = Cloner(device_of, copy=copy, originals=blueprint.originals)
     with keras_api.random_states_kept():
-        model, nodes = cloner.model(blueprint.model)
-        for old, new in cloner.pairs():
-            if old.trainable != new.trainable:
-                new.trainable = old.trainable
-            keras_api.rename_variable(new, old.name, old.path)
-        cloner.carry_assets()
+        model, _ = cloner.model(blueprint.model)
+        cloner.finish()
     if move:
         cloner.move_used()
-    flow = flow_of(model, blueprint.flow.nested)
-    pairs = zip(blueprint.flow.nodes, flow.nodes, strict=True)
-    nodes = {id(old): new for old, new in pairs} | nodes
     if cloner.reused:
         warn(
             listed(
@@ -72,8 +63,8 @@ def clone(
                 [f"{name}: {why}" for name, why in cloner.reused.items()],
             )
         )
-    sites = tuple(replace(s, node=nodes[id(s.node)]) for s in blueprint.sites)
-    return replace(blueprint, model=model, flow=flow, sites=sites, reused=cloner.reused)
+    flow = flow_of(model, blueprint.flow.nested)
+    return blueprint.along(flow, model=model, reused=cloner.reused)
 
 
 class Cloner:
@@ -125,8 +116,18 @@ class Cloner:
                     return copy(*args, **kwargs)
             if not _is_leaf(operation) or id(copy) in self._filled:
                 return copy(*args, **kwargs)
+            # Without memory, or values would be held twice; a user's class may look at
+            # them while it is built.
+            bare = (
+                operation.built
+                and not copy.built
+                and all(map(from_keras, sublayers(operation)))
+                and not hasattr(operation, "adapt")
+                and not getattr(operation, "stateful", False)
+            )
+            scope = keras_api.without_values if bare else contextlib.nullcontext
             try:
-                with self._building(operation, copy):
+                with scope():
                     made = copy(*args, **kwargs)
                 if source.built:
                     check_alike(source, copy)
@@ -137,9 +138,7 @@ class Cloner:
                     raise
                 why = f"a copy cannot be called: {type(error).__name__}"
             else:
-                if operation.built:
-                    self._fill(operation, copy)
-                self._filled.add(id(copy))
+                self._fill(operation, copy)
                 return made
             self._use(operation, why)
         return self.call(operation, args, kwargs)
@@ -163,18 +162,16 @@ class Cloner:
         return keras.tree.map_structure(lambda t: tensors[id(t)], model.output), tensors
 
     def model(self, model: Any) -> tuple[Any, dict[int, Any]]:
-        """A copy of a functional model, of the same class, and its node of each old."""
+        """A copy of a functional model, of the same class, and its tensor of each old.
+
+        Tensors are by their ids.
+        """
         inputs = keras.tree.map_structure(input_like, model.input)
         outputs, tensors = self.replay(model, inputs)
         made = functional(model, inputs, outputs, tensors, self.beside)
         copies = {number: copy for number, (_, copy) in self._copies.items()}
         keras_api.order_layers(made, model, copies)
-        nodes = [*map(keras_api.producer, model.inputs), *keras_api.nodes_of(model)]
-        return made, {
-            id(node): keras_api.producer(tensors[id(node.outputs[0])])
-            for node in nodes
-            if node.outputs
-        }
+        return made, tensors
 
     def beside(self, layer: Any) -> Any:
         """The copy of a layer that the graph may not call, built as it is."""
@@ -184,26 +181,24 @@ class Cloner:
                 copy.build_from_config(layer.get_build_config() or {})
             if _is_leaf(layer):
                 self._fill(layer, copy)
-                self._filled.add(id(copy))
         return copy
 
     # What remains when all copies are built
 
-    def layers(self) -> Iterator[tuple[Any, Any]]:
-        """Pairs of (original, copy): layers, nested models and raw operations."""
-        yield from self._copies.values()
+    def sources(self) -> dict[int, Any]:
+        """The layer, nested model or operation that each copy is of, by its id."""
+        found = self._copies.values()
+        return {id(copy): self._source(original) for original, copy in found}
 
-    def pairs(self) -> Iterator[tuple[Any, Any]]:
-        """Pairs of (variable of an original, variable of its copy), each once."""
-        found: dict[int, tuple[Any, Any]] = {}
-        for original, copy in self._leaves():
-            for mine, its in zip(variables_of(original), variables_of(copy)):
-                found.setdefault(id(its), (mine, its))
-        yield from found.values()
-
-    def carry_assets(self) -> None:
-        """Copy what layers keep besides variables: vocabularies, constants."""
-        for original, copy in self._leaves():
+    def finish(self) -> None:
+        """Give copies names, and what layers keep besides variables: vocabularies."""
+        for number, (original, copy) in self._copies.items():
+            if number in self._used or not _is_leaf(original):
+                continue
+            for old, new in zip(variables_of(original), variables_of(copy)):
+                if old.trainable != new.trainable:
+                    new.trainable = old.trainable
+                keras_api.rename_variable(new, old.name, old.path)
             if self._source(original).built:
                 carry_assets(self._source(original), copy)
 
@@ -219,13 +214,6 @@ class Cloner:
                     keras_api.move_value(variable, device)
             for inner in sublayers(layer):
                 tf_api.forget_traces(inner, held_functions(inner))
-
-    def _leaves(self) -> list[tuple[Any, Any]]:
-        return [
-            (original, copy)
-            for number, (original, copy) in self._copies.items()
-            if number not in self._used and _is_leaf(original)
-        ]
 
     # How single copies are made
 
@@ -246,7 +234,7 @@ class Cloner:
             copy = keras.Sequential([*first, *layers], name=operation.name)
             copy.trainable = operation.trainable
         elif isinstance(operation, keras_api.Functional):
-            copy = self.model(operation)[0]
+            copy, _ = self.model(operation)
         else:
             source = self._source(operation)
             try:
@@ -280,24 +268,11 @@ class Cloner:
                 with self._on(one):
                     self._use(one)
 
-    def _building(self, operation: Any, copy: Any) -> Any:
-        """Build the copy of a Keras layer without memory: it would hold values twice.
-
-        A class of a user may look at values while it is built.
-        """
-        bare = (
-            operation.built
-            and not copy.built
-            and all(map(from_keras, sublayers(operation)))
-            and not hasattr(operation, "adapt")
-            and not getattr(operation, "stateful", False)
-        )
-        return keras_api.without_values() if bare else contextlib.nullcontext()
-
     def _fill(self, original: Any, copy: Any) -> None:
         """Give a copy's variables the values that its original has or would have."""
         for old, new in zip(variables_of(original), variables_of(copy)):
             keras_api.copy_value(new, old)
+        self._filled.add(id(copy))
 
     def _source(self, operation: Any) -> Any:
         return self._originals.get(id(operation), operation)
@@ -327,8 +302,6 @@ def input_like(tensor: Any) -> Any:
         optional=getattr(layer, "optional", False),
     )
 
-
-# Models of a user's class --------------------------------------------------------
 
 # Attributes that Keras sets when a model is compiled, trained or called.
 _TRANSIENT = ("history", "loss", "optimizer")

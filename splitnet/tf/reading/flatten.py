@@ -1,13 +1,14 @@
 """The calls that a model runs, in order; nested models are kept or expanded.
 
 An expanded model stays one layer of the Keras model, with its weights, name and place
-in a file; only its calls are run one by one, so that they can be on several devices.
-They are the calls that Keras would make inside it, with the same arguments.
+in a file; only its calls are run one by one, as Keras would make them inside it, so
+that they can be on several devices.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -15,8 +16,10 @@ import keras
 from splitnet.core.graph import Part, Towers
 from splitnet.tf.internals import keras_api
 
+MODELS = (keras.Sequential, keras_api.Functional)
+_form = functools.partial(keras.tree.map_structure, type)
 
-@dataclass(frozen=True, eq=False)
+
 class InnerNode:
     """A call inside an expanded model, or on tensors of other sizes, like a Keras node.
 
@@ -24,24 +27,23 @@ class InnerNode:
     with a slash at its end.
     """
 
-    operation: Any
-    arguments: Any
-    specs: InitVar[Iterable[Any]]
-    path: str = ""
-    is_input: bool = False
-    outputs: list[Any] = field(init=False, default_factory=list)
-
-    def __post_init__(self, specs: Iterable[Any]) -> None:
-        """Make the outputs."""
-        for x in specs:
-            tensor = keras.KerasTensor(x.shape, x.dtype, sparse=x.sparse, name=x.name)
+    def __init__(
+        self,
+        operation: Any,
+        arguments: Any,
+        specs: Iterable[Any],
+        path: str = "",
+        is_input: bool = False,
+    ) -> None:
+        self.operation, self.arguments = operation, arguments
+        self.path, self.is_input = path, is_input
+        self.input_tensors: list[Any] = list(arguments.keras_tensors)
+        self.outputs = [
+            keras.KerasTensor(x.shape, x.dtype, sparse=x.sparse, name=x.name)
+            for x in specs
+        ]
+        for tensor in self.outputs:
             keras_api.set_producer(tensor, self)
-            self.outputs.append(tensor)
-
-    @property
-    def input_tensors(self) -> list[Any]:
-        """The symbolic tensors among its arguments."""
-        return list(self.arguments.keras_tensors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +92,13 @@ class Blueprint:
     originals: Mapping[int, Any] = field(default_factory=dict)
     reused: Mapping[str, str] = field(default_factory=dict)
     declared: bool = False
+
+    def along(self, flow: Flow, **changed: Any) -> "Blueprint":
+        """The same parts for another flow of the same calls."""
+        pairs = zip(self.flow.calls, flow.calls, strict=True)
+        node_of = {id(old): new for old, new in pairs}
+        sites = tuple(replace(s, node=node_of[id(s.node)]) for s in self.sites)
+        return replace(self, flow=flow, sites=sites, **changed)
 
 
 def named(pairs: Iterable[tuple[str | None, Any]]) -> tuple[Site, ...]:
@@ -145,8 +154,11 @@ def flow_of(
 
     def follow(
         one: Any, tensors: dict[int, Any], path: str = "", training: Any = None
-    ) -> None:
-        """Walk over a model that stands at `path`; `tensors` maps its to the flow's."""
+    ) -> list[Any]:
+        """The outputs of a model that stands at `path`, as tensors of the flow.
+
+        `tensors` has those of its inputs, by the ids of its own.
+        """
         for node in keras_api.nodes_of(one):
             inner = _inside(node, tensors) if nested == "expand" else None
             if inner is not None:
@@ -154,19 +166,19 @@ def flow_of(
                 told = node.arguments.kwargs.get("training")
                 given = keras.tree.flatten(node.arguments.args[0])
                 local = {id(a): tensors[id(b)] for a, b in zip(inner.inputs, given)}
-                follow(inner, local, f"{below}/", training if told is None else told)
-                made = [local[id(tensor)] for tensor in inner.outputs]
+                told = training if told is None else told
+                made = follow(inner, local, f"{below}/", told)
             else:
-                own = all(tensors[id(t)] is t for t in node.input_tensors) and not path
-                call = node if own else _moved(node, tensors, path, training)
-                nodes.append(call)
-                made = call.outputs
+                if path or any(tensors[id(t)] is not t for t in node.input_tensors):
+                    nodes.append(_moved(node, tensors, path, training))
+                else:
+                    nodes.append(node)
+                made = nodes[-1].outputs
             tensors.update({id(old): new for old, new in zip(node.outputs, made)})
+        return [tensors[id(tensor)] for tensor in one.outputs]
 
     given = model.inputs if inputs is None else inputs
-    tensors = {id(old): new for old, new in zip(model.inputs, given)}
-    follow(model, tensors)
-    outputs = [tensors[id(tensor)] for tensor in model.outputs]
+    outputs = follow(model, {id(old): new for old, new in zip(model.inputs, given)})
     return Flow([*map(keras_api.producer, given)], nodes, outputs, nested)
 
 
@@ -177,29 +189,26 @@ def _inside(node: Any, tensors: Mapping[int, Any]) -> Any:
     rank or a mask.
     """
     operation, kind = node.operation, type(node.operation)
-    if isinstance(operation, keras.Sequential):
-        base, inner = keras.Sequential, keras_api.functional_inside(operation)
-        dtype = operation.compute_dtype
-    elif isinstance(operation, keras_api.Functional):
-        base, inner, dtype = keras_api.Functional, operation, None
-    else:
+    base = next((base for base in MODELS if isinstance(operation, base)), None)
+    inner, dtype = operation, None
+    if base is keras.Sequential:
+        inner, dtype = keras_api.functional_inside(operation), operation.compute_dtype
+    if base is None or inner is None:
         return None
     args, kwargs = node.arguments.args, node.arguments.kwargs
     given = keras.tree.flatten(args)
+    masks = {id(one) for one in keras.tree.flatten(kwargs.get("mask"))} - {id(None)}
     plain = (
-        inner is not None
-        and (kind.call, kind.__call__) == (base.call, base.__call__)
+        (kind.call, kind.__call__) == (base.call, base.__call__)
         and operation.activity_regularizer is None
         and len(args) == 1
         and {*kwargs} <= {"training", "mask"}
         and all(isinstance(one, keras.KerasTensor) for one in given)
+        and masks <= {id(keras_api.mask_of(one)) for one in given}
         and len(given) == len(inner.inputs)
-        and (len(given) == 1 or _structure(args[0]) == _structure(inner.input))
+        and (len(given) == 1 or _form(args[0]) == _form(inner.input))
     )
-    masks = {id(one) for one in keras.tree.flatten(kwargs.get("mask"))} - {id(None)}
-    if not plain or masks - {id(keras_api.mask_of(one)) for one in given}:
-        return None
-    same = all(
+    same = plain and all(
         len(actual.shape) == len(wanted.shape)
         and (actual.sparse, actual.dtype) == (wanted.sparse, wanted.dtype)
         and (dtype in (None, wanted.dtype) or "float" not in actual.dtype)
@@ -208,17 +217,12 @@ def _inside(node: Any, tensors: Mapping[int, Any]) -> Any:
     return inner if same else None
 
 
-def _structure(tensors: Any) -> Any:
-    return keras.tree.map_structure(lambda _: 0, tensors)
-
-
 def _moved(
     node: Any, tensors: Mapping[int, Any], path: str, training: bool | None
 ) -> InnerNode:
     """The same call on the flow's tensors; its shapes anew if they differ."""
-    operation = node.operation
+    operation, specs = node.operation, node.outputs
     args, kwargs = node.arguments.fill_in(tensors)
-    specs = node.outputs
     if any(tensors[id(t)].shape != t.shape for t in node.input_tensors):
         specs = keras.tree.flatten(operation.compute_output_spec(*args, **kwargs))
     if training is not None and isinstance(operation, keras.layers.Layer):
@@ -234,11 +238,9 @@ def is_sparse(tensor: Any) -> bool:
     what is made of them. Sparse tensors begin at an input or a layer, or at an
     operation that was told to make them.
     """
-    if not getattr(tensor, "sparse", False):
-        return False
     node = keras_api.producer(tensor)
-    if node is None or getattr(node.operation, "sparse", False):
-        return True
-    marked = [t for t in node.input_tensors if getattr(t, "sparse", False)]
+    if not tensor.sparse or node is None or getattr(node.operation, "sparse", False):
+        return bool(tensor.sparse)
+    marked = [t for t in node.input_tensors if t.sparse]
     layer = isinstance(node.operation, keras.layers.Layer)
     return any(map(is_sparse, marked)) if marked else layer

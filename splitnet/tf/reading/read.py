@@ -1,27 +1,38 @@
-"""Read a source as a graph: names, sizes and costs of every call; nothing runs."""
+"""Read a source as a graph: names, sizes and costs of every call; nothing runs.
 
+A plan is matched with the source that it is used for by structure and shapes. Names
+that Keras counts on (`dense_3`, `not_equal_4`) differ each time a model is built, so
+calls are matched by their order, what they are, and what they read.
+"""
+
+import difflib
 import hashlib
-from collections import Counter
-from collections.abc import Iterator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Sequence
 from typing import Annotated, Any
 
 import keras
 
 from splitnet.core.checks import Positive
-from splitnet.core.errors import DeclarationError
+from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.net import raise_faults
-from splitnet.core.plan import NESTED
-from splitnet.core.replication import batch_shares, expand
+from splitnet.core.plan import NESTED, Plan
+from splitnet.core.replication import batch_shares, collapse, expand, fold
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.call_cost import configuration, cost_of, kept_bytes, size_of
+from splitnet.tf.reading.call_cost import configuration, cost_of, size_of
 from splitnet.tf.reading.flatten import Blueprint, Site, counted, is_sparse
 from splitnet.tf.reading.source import blueprint_of, sized
-from splitnet.tf.reading.traced import Size, Work
+from splitnet.tf.reading.traced import Work, bytes_of
 from splitnet.tf.reading.variables import tables_of, variables_of
 
 _IGNORED = ("trainable", "dtype", "registered_name", "keras_tensor", "module")
 _IGNORED += ("batch_shape", "sparse")
+_SAME = ("forward_flops", "backward_flops", "moved_bytes", "workspace_bytes")
+_SAME += ("early_bytes", "cpu_only", "sequential_steps", "efficiency", "kernels")
+"""What a call costs is what its work says."""
+_SAID = 12  # differences in an error
 
 
 def read(
@@ -77,7 +88,7 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
     def priced(batch: int) -> Graph:
         nodes = [site.node for site in blueprint.sites]
         costs = [cost_of(node, batch, training=training) for node in nodes]
-        return structure_of(blueprint, batch, costs)
+        return _structure_of(blueprint, batch, costs)
 
     towers = blueprint.towers
     counts = {n for one in towers.values() for n in batch_shares(batch, one.count)}
@@ -96,18 +107,17 @@ def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
     """A fault for each input or output of towers that cannot be split by samples."""
     wheres = {part.name: part.where for part in blueprint.parts}
     makers = {id(t): site.part for site in blueprint.sites for t in site.node.outputs}
-    leaving = {id(tensor) for tensor in blueprint.flow.outputs}
-    leaving |= {
-        id(tensor)
+    crossing = {
+        (id(tensor), site.part)
         for site in blueprint.sites
         for tensor in site.node.input_tensors
         if makers[id(tensor)] != site.part
     }
+    leaving = {id(t) for t in blueprint.flow.outputs} | {one for one, _ in crossing}
     for site in [one for one in blueprint.sites if one.part in blueprint.towers]:
-        where, operation = wheres[site.part], site.node.operation
-        who = f"{where + ': ' if where else ''}towers {site.part!r}"
+        who = f"{wheres[site.part]}: towers {site.part!r}".removeprefix(": ")
         for tensor in site.node.input_tensors:
-            if makers[id(tensor)] != site.part and is_sparse(tensor):
+            if (id(tensor), site.part) in crossing and is_sparse(tensor):
                 yield (
                     f"{who}: call {site.call!r} reads a sparse tensor, which cannot be "
                     "split by samples; make it dense, or use net.branch."
@@ -119,69 +129,108 @@ def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
                     f"{tuple(tensor.shape)}, whose first axis is not the batch, so the "
                     "towers' outputs cannot be put together; use net.branch for it."
                 )
+        inside = keras_api.sublayers(site.node.operation)[1:]
         if blueprint.towers[site.part].batch_norm == "synchronised" and any(
-            isinstance(layer, keras.layers.BatchNormalization)
-            for layer in keras_api.sublayers(operation)[1:]
+            isinstance(layer, keras.layers.BatchNormalization) for layer in inside
         ):
             yield (
                 f"{who}: batch_norm='synchronised' cannot reach into "
-                f"{operation.name!r}, which holds a BatchNormalization of its own; "
-                "list its layers in the body, or say batch_norm='per_tower'."
+                f"{site.node.operation.name!r}, which holds a BatchNormalization of "
+                "its own; list its layers in the body, or say batch_norm='per_tower'."
             )
 
 
-def structure_of(
-    blueprint: Blueprint, batch: int, costs: list[Work] | None = None
+def _structure_of(
+    blueprint: Blueprint, batch: int, costs: Sequence[Work] | None = None
 ) -> Graph:
     """The calls as they stand in the source, for one batch; costs of each, or none."""
     sites = blueprint.sites
-    works = [*zip([site.node for site in sites], costs or [Work()] * len(sites))]
-    weights = _weights(sites)
+    works = costs or [Work()] * len(sites)
     call_of = {id(site.node): site.call for site in sites}
+    weights: dict[int, Weights] = {}  # each variable by its id, named by its path
+    taken: Counter[str] = Counter()
+    tensors: dict[
+        tuple[str, str, int], Tensor
+    ] = {}  # for each output that a call reads
+    calls = []
+    for site, work, kept in zip(sites, works, _kept_bytes(sites, works, batch)):
+        operation = site.node.operation
+        for variable in variables_of(operation):
+            if id(variable) not in weights:
+                size = size_of(variable, batch)
+                weights[id(variable)] = Weights(
+                    counted(variable.path, taken),
+                    bytes_of(size),
+                    tuple(size.shape),
+                    size.dtype.name,
+                    bool(variable.trainable) and bool(operation.trainable),
+                )
+        for position, tensor in enumerate(site.node.input_tensors):
+            maker, size = keras_api.producer(tensor), size_of(tensor, batch)
+            index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
+            key = call_of[id(maker)], site.call, index
+            again = position in work.saves_inputs  # one of several reads is enough
+            again |= key in tensors and tensors[key].kept
+            form = tuple(size.shape), size.dtype.name, bytes_of(size)
+            tensors[key] = Tensor(*key, *form, again)
+        outputs = [size_of(tensor, batch) for tensor in site.node.outputs]
+        keeps_output = len(work.saves_outputs) == len(outputs)
+        some = () if keeps_output else work.saves_outputs
+        calls.append(
+            Call(
+                name=site.call,
+                part=site.part,
+                kind=type(operation).__name__,
+                layer=operation.name if isinstance(operation, keras.Layer) else "",
+                output_shapes=tuple(tuple(size.shape) for size in outputs),
+                output_dtypes=tuple(size.dtype.name for size in outputs),
+                output_bytes=bytes_of(*outputs),
+                activation_bytes=kept,
+                inner_bytes=work.inner_bytes + bytes_of(*(outputs[i] for i in some)),
+                keeps_output=keeps_output,
+                weights=tuple(weights[id(v)].name for v in variables_of(operation)),
+                lookups=tuple(weights[id(v)].name for v in tables_of(operation)),
+                settings=_settings_of(operation),
+                batch_moments=isinstance(operation, keras.layers.BatchNormalization),
+                **{name: getattr(work, name) for name in _SAME},
+            )
+        )
     made = [call_of[id(keras_api.producer(t))] for t in blueprint.flow.outputs]
     return Graph(
         name=blueprint.name,
         batch=batch,
-        calls=tuple(
-            _call(site, batch, work, kept, weights)
-            for site, (_, work), kept in zip(sites, works, kept_bytes(works, batch))
-        ),
-        tensors=_tensors(works, call_of, batch),
+        calls=tuple(calls),
+        tensors=tuple(tensors.values()),
         weights=tuple(weights.values()),
         parts=blueprint.parts,
         outputs=tuple(dict.fromkeys(made)),
     )
 
 
-def _call(
-    site: Site, batch: int, work: Work, kept: int, weights: dict[int, Weights]
-) -> Call:
-    operation = site.node.operation
-    outputs = [size_of(tensor, batch) for tensor in site.node.outputs]
-    keeps_output = len(work.saves_outputs) == len(outputs)
-    some = () if keeps_output else work.saves_outputs
-    return Call(
-        name=site.call,
-        part=site.part,
-        kind=type(operation).__name__,
-        layer=operation.name if isinstance(operation, keras.layers.Layer) else "",
-        output_shapes=tuple(size.shape for size in outputs),
-        output_dtypes=tuple(size.dtype for size in outputs),
-        output_bytes=sum(size.bytes for size in outputs),
-        activation_bytes=kept,
-        inner_bytes=work.inner_bytes + sum(outputs[i].bytes for i in some),
-        keeps_output=keeps_output,
-        weights=tuple(weights[id(v)].name for v in variables_of(operation)),
-        lookups=tuple(weights[id(v)].name for v in tables_of(operation)),
-        settings=_settings_of(operation),
-        batch_moments=isinstance(operation, keras.layers.BatchNormalization),
-        **{name: getattr(work, name) for name in _SAME},
-    )
+def _kept_bytes(sites: Sequence[Site], works: Sequence[Work], batch: int) -> list[int]:
+    """The bytes that each call keeps for the backward pass, each tensor counted once.
 
-
-_SAME = ("forward_flops", "backward_flops", "moved_bytes", "workspace_bytes")
-_SAME += ("early_bytes", "cpu_only", "sequential_steps", "efficiency", "kernels")
-"""What a call costs is what its work says."""
+    Several calls may keep one tensor. Its maker pays if its own backward pass reads it,
+    and else the first that does. Views have their input's memory.
+    """
+    calls = [(site.node, work) for site, work in zip(sites, works)]
+    memory: dict[int, Any] = {}  # the tensor whose memory a view shares
+    for node, work in calls:
+        if work.views and node.input_tensors:
+            first = node.input_tensors[0]
+            whole = memory.get(id(first), first)
+            memory |= {id(tensor): whole for tensor in node.outputs}
+    found = [work.inner_bytes for work in works]
+    known: set[int] = set()
+    for saves in ("saves_outputs", "saves_inputs"):
+        for number, (node, work) in enumerate(calls):
+            mine = node.outputs if saves == "saves_outputs" else node.input_tensors
+            for place in getattr(work, saves):
+                tensor = memory.get(id(mine[place]), mine[place])
+                if id(tensor) not in known:
+                    known.add(id(tensor))
+                    found[number] += bytes_of(size_of(tensor, batch))
+    return found
 
 
 def _settings_of(operation: Any) -> str:
@@ -189,7 +238,7 @@ def _settings_of(operation: Any) -> str:
 
     Names, seeds and types are left out: models that are built twice differ in them.
     """
-    known = isinstance(operation, keras.layers.Layer)
+    known = isinstance(operation, keras.Layer)
     if not known or isinstance(operation, keras.Model | keras.layers.Lambda):
         return ""
     text = configuration(operation, _IGNORED, lambda value: type(value).__name__)
@@ -198,36 +247,75 @@ def _settings_of(operation: Any) -> str:
     return f"{name} #{digest}".lstrip() if text else ""
 
 
-def _weights(sites: tuple[Site, ...]) -> dict[int, Weights]:
-    """Each variable by its id, named uniquely: by its path, and counted if need be."""
-    found: dict[int, Weights] = {}
-    taken: Counter[str] = Counter()
-    for operation in [site.node.operation for site in sites]:
-        for variable in variables_of(operation):
-            if id(variable) in found:
-                continue
-            size = Size(tuple(variable.shape), str(variable.dtype))
-            found[id(variable)] = Weights(
-                counted(variable.path, taken),
-                size.bytes,
-                size.shape,
-                size.dtype,
-                bool(variable.trainable) and bool(operation.trainable),
+# Plans and their sources -----------------------------------------------------------
+
+
+def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
+    """The source's blueprint, its nested models expanded as the plan's calls are."""
+    expanded = any("/" in call.name for call in fold(plan.graph))
+    return blueprint_of(source, "expand" if expanded else "keep")
+
+
+def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
+    """The source's calls under the names and parts that the plan gave them.
+
+    Raises:
+        DeclarationError: the plan was made from another model; says what differs.
+    """
+    graph = plan.graph
+    calls, plain = fold(graph), collapse(graph)
+    source = _structure_of(sized(blueprint), graph.batch)
+    # Towers of a whole model have no branches.
+    same = blueprint.declared and (blueprint.towers or not graph.towers)
+    branches = ({*plain.part, *source.part} - {*graph.towers}) if same else ()
+    planned, planned_lines = _described(calls, plain, branches)
+    here, own_lines = _described(source.calls, source, branches)
+    if planned != here:
+        sides = {"-": "in the plan only", "+": "in the model only"}
+        changes = difflib.unified_diff(planned_lines, own_lines, n=0, lineterm="")
+        faults = [f"{sides[x[0]]}: {x[1:]}" for x in [*changes][2:] if x[0] in sides]
+        more = [f"and {len(faults) - _SAID} more"] if len(faults) > _SAID else []
+        raise DeclarationError(
+            listed(
+                f"the plan of {graph.name!r} was not made from model "
+                f"{blueprint.name!r}: plan it again, or emit what was planned.",
+                [*faults[:_SAID], *more] or ["its calls are connected otherwise"],
             )
-    return found
+        )
+    return tuple(
+        Site(call.name, call.part, site.node)
+        for call, site in zip(calls, blueprint.sites, strict=True)
+    )
 
 
-def _tensors(
-    works: list[tuple[Any, Work]], call_of: dict[int, str], batch: int
-) -> tuple[Tensor, ...]:
-    """An edge for each output that a call reads; kept if one of its reads keeps it."""
-    found: dict[tuple[str, str, int], Tensor] = {}
-    for node, work in works:
-        for position, tensor in enumerate(node.input_tensors):
-            maker = keras_api.producer(tensor)
-            index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
-            key = call_of[id(maker)], call_of[id(node)], index
-            kept = position in work.saves_inputs or (key in found and found[key].kept)
-            size = size_of(tensor, batch)
-            found[key] = Tensor(*key, size.shape, size.dtype, size.bytes, kept)
-    return tuple(found.values())
+def _described(
+    calls: Sequence[Call], graph: Graph, branches: Container[str]
+) -> tuple[list[Any], list[str]]:
+    """What each call is and reads, whatever its batch: to compare, and as a line.
+
+    Also the branch it is in, with its constraints, if that is one of `branches`. Lines
+    name calls without the numbers that Keras counts.
+    """
+    shapes = {weight.name: weight.shape for weight in graph.weights}
+    number = {call.name: i for i, call in enumerate(calls)}
+    names = [re.sub(r"_\d+\b", "", call.name) for call in calls]
+    reads: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for tensor in graph.tensors:
+        reads[tensor.target].add((number[tensor.source], tensor.index))
+    keys, lines = [], []
+    for call, name in zip(calls, names):
+        outputs = zip(call.output_dtypes, call.output_shapes)
+        made = ", ".join(f"{dtype}{tuple(shape[1:])}" for dtype, shape in outputs)
+        own = ", ".join(map(str, sorted(shapes[name] for name in call.weights)))
+        text = f"{f'{call.kind} {call.settings}'.rstrip()}, outputs {made}"
+        text += f", weights {own}" if own else ""
+        if call.part in branches:
+            part = graph.part[call.part]
+            asked = {"branch": [part.name], "on": part.on}
+            asked |= {"near": part.near, "apart": part.apart}
+            text += "".join(f", {k} {', '.join(v)}" for k, v in asked.items() if v)
+        given = sorted(reads[call.name])
+        read = ", ".join(names[source] for source, _ in given)
+        keys.append((text, given))
+        lines.append(f"{name!r}: {text}" + (f", reads {read}" if read else ""))
+    return keys, lines

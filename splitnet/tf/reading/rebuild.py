@@ -16,8 +16,8 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError, first_line
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import from_keras, sublayers
+from splitnet.tf.reading.flatten import MODELS
 
-MODELS = (keras.Sequential, keras_api.Functional)
 _SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
 
 
@@ -32,11 +32,10 @@ def rebuild(layer: Any) -> Any:
         NotRebuiltError: its configuration does not describe it.
         DeclarationError: it hides variables, so that it could not be placed at all.
     """
-    kind = type(layer)
     _refuse_hidden_variables(layer)
     try:
         if isinstance(layer, keras.layers.Lambda):  # no configuration has its function
-            clone = kind(
+            clone = type(layer)(
                 layer.function,
                 output_shape=keras_api.lambda_output_shape(layer),
                 mask=layer.mask,
@@ -49,18 +48,18 @@ def rebuild(layer: Any) -> Any:
             with keras.saving.CustomObjectScope(classes):
                 # Hints would build sublayers early, outside their owner.
                 config = without(layer.get_config(), ("build_config",))
-                clone = kind.from_config(config)
+                clone = type(layer).from_config(config)
     except Exception as error:  # whatever a user's get_config or __init__ raises
         if keras_api.needs_memory(error):
             raise
         raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
     for one, other in zip(sublayers(layer), sublayers(clone)):
-        for name, value in vars(one).items() if type(one) is type(other) else ():
-            # Each initializer draws its default seed when it is made.
-            if isinstance(value, keras.initializers.Initializer) and hasattr(
-                other, name
-            ):
-                vars(other)[name] = value
+        if type(one) is type(other):  # each initializer draws its seed when it is made
+            vars(other).update(
+                (name, value)
+                for name, value in vars(one).items()
+                if isinstance(value, keras.initializers.Initializer)
+            )
     clone.trainable = layer.trainable
     return clone
 
@@ -147,7 +146,7 @@ def share_parts(original: Any, copy: Any, known: dict[int, tuple[Any, Any]]) -> 
         elif isinstance(one, dict) and isinstance(other, dict):
             for key in {*one} & {*other}:
                 dict.__setitem__(other, key, joined(one[key], other[key]))
-        elif isinstance(one, _SHARED):
+        elif other is not None:
             held[name] = joined(one, other)
 
 
@@ -168,9 +167,9 @@ def carry_assets(layer: Any, clone: Any) -> None:
 
 # What a function reaches ---------------------------------------------------------
 
-_STATEFUL = (keras.Variable, tf.Variable)
 _HOLDERS = (list, tuple, set, frozenset, dict)
 _HOLDERS += (functools.partial, types.MethodType, types.CellType)
+_STATEFUL = (keras.Variable, tf.Variable, keras.layers.Layer)
 
 
 def held_layers(function: Any) -> list[Any]:
@@ -185,9 +184,7 @@ def held_functions(layer: Any) -> list[Any]:
     return _reached(held, (tf.types.experimental.PolymorphicFunction,))
 
 
-def _reached(
-    root: Any, kinds: tuple[type, ...] = (*_STATEFUL, keras.layers.Layer)
-) -> list[Any]:
+def _reached(root: Any, kinds: tuple[type, ...] = _STATEFUL) -> list[Any]:
     """Values of some kinds, by breadth-first search.
 
     Followed are closures, defaults, globals that the code names, functions that it
@@ -206,26 +203,24 @@ def _held_by(value: Any) -> list[Any]:
     """What a value holds, one step further; nothing of a framework's module."""
     if isinstance(value, _HOLDERS):
         return gc.get_referents(value)
-    if isinstance(value, types.FunctionType):
-        return [] if _is_framework(value) else _held_by_function(value)
-    if isinstance(value, types.ModuleType | type) or _is_framework(type(value)):
+    function = isinstance(value, types.FunctionType)
+    if isinstance(value, types.ModuleType | type) or _is_framework(
+        value if function else type(value)
+    ):
         return []
-    kinds = (*_STATEFUL, *_HOLDERS, keras.layers.Layer, Callable)
-    attributes = getattr(value, "__dict__", {}).values()
-    return [one for one in attributes if isinstance(one, kinds)]
-
-
-def _held_by_function(function: types.FunctionType) -> list[Any]:
-    """Its closure, its defaults, and the globals that it or code inside it names."""
-    codes = [function.__code__]
+    if not function:
+        kinds = (*_STATEFUL, *_HOLDERS, Callable)
+        attributes = getattr(value, "__dict__", {}).values()
+        return [one for one in attributes if isinstance(one, kinds)]
+    codes = [value.__code__]
     for code in codes:  # grows by the functions that are written inside
         codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
     names = [name for code in codes for name in code.co_names]
-    named = [function.__globals__[n] for n in names if n in function.__globals__]
+    named = [value.__globals__[n] for n in names if n in value.__globals__]
     for module in [one for one in named if isinstance(one, types.ModuleType)]:
         if not _is_framework(module):
             named += [vars(module)[name] for name in names if name in vars(module)]
-    return [*(function.__closure__ or ()), *(function.__defaults__ or ()), *named]
+    return [*(value.__closure__ or ()), *(value.__defaults__ or ()), *named]
 
 
 def _is_framework(what: Any) -> bool:

@@ -50,30 +50,6 @@ _FLOPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """A tensor's shape, every dimension known, and its dtype."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-
-    @property
-    def elements(self) -> int:
-        """Number of elements, 1 for a scalar."""
-        return math.prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the whole tensor; a string counts 16, its header."""
-        text = self.dtype == "string"
-        return self.elements * (16 if text else int(tf.as_dtype(self.dtype).size))
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether a gradient can come back through it."""
-        return "float" in self.dtype or "complex" in self.dtype
-
-
-@dataclass(frozen=True, slots=True)
 class Work:
     """What one call computes and keeps.
 
@@ -107,16 +83,19 @@ class Work:
 
 
 def trace(
-    call: Callable[..., Any], sizes: Sequence[Size], variables: Sequence[Any] = ()
+    call: Callable[..., Any], sizes: Sequence[Any], variables: Sequence[Any] = ()
 ) -> Work:
-    """Trace `call` and its gradient on tensors of these sizes; run neither.
+    """Trace `call` and its gradient on tensors of these `tf.TensorSpec`s; run neither.
 
     The Keras variables that it may read need not have values.
     """
     graph = tf_api.FuncGraph("cost")  # takes tensors that layers hold as captures
+
+    def placed(tensors: Iterable[Any]) -> list[Any]:
+        return [tf.compat.v1.placeholder(t.dtype, t.shape) for t in tensors]
+
     with graph.as_default():
-        given = [tf.compat.v1.placeholder(s.dtype, s.shape) for s in sizes]
-        states = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in variables]
+        given, states = placed(sizes), placed(variables)
         start = len(graph.get_operations())
         with keras.StatelessScope(
             state_mapping=list(zip(variables, states)), initialize_variables=False
@@ -124,17 +103,17 @@ def trace(
             results = tf.nest.flatten(call(*given), expand_composites=True)
         stop = len(graph.get_operations())
         ends = [t for t in results if t.dtype.is_floating]
-        incoming = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in ends]
+        incoming = placed(ends)
+        own = [t for t in given if t.dtype.is_floating]
         learned = [t for t, v in zip(states, variables) if v.trainable]
-        sources = [t for t in [*given, *learned] if t.dtype.is_floating]
+        sources = own + [t for t in learned if t.dtype.is_floating]
         try:
             made = tf.gradients(ends, sources, incoming) if ends and sources else []
         except LookupError:  # an operation has no gradient
             made = []
-    own = sum(t.dtype.is_floating for t in given)
     returned, updates = (
         [t for t in tf.nest.flatten(some, expand_composites=True) if t is not None]
-        for some in (made[:own], made[own:])
+        for some in (made[: len(own)], made[len(own) :])
     )
     operations = graph.get_operations()
     forward = _needed(operations[start:stop], results)
@@ -142,7 +121,7 @@ def trace(
     inputs, outputs, inner = _saved(given, states, results, forward, backward)
     pushed = sum(map(_pushed_bytes, _needed(forward, returned + updates)))
     elsewhere = [*given, *states, *updates, *inner]
-    ahead = _peak(forward, elsewhere, [], results) - _bytes(*results)
+    ahead = _peak(forward, elsewhere, [], results) - bytes_of(*results)
     early, again = _early(backward, incoming)
     behind = _peak(backward, [*elsewhere, *results], [*incoming, *again], returned)
     count = _count(forward, graph)
@@ -153,9 +132,9 @@ def trace(
         other_flops=float(count["other"]),
         saves_inputs=inputs,
         saves_outputs=outputs,
-        inner_bytes=_bytes(*inner) + pushed,
-        workspace_bytes=max(ahead, behind + _bytes(*again), 0),
-        early_bytes=_bytes(*early, *again),
+        inner_bytes=bytes_of(*inner) + pushed,
+        workspace_bytes=max(ahead, behind + bytes_of(*again), 0),
+        early_bytes=bytes_of(*early, *again),
         moved_bytes=float(count["moved"]),
         views=bool(given and results) and all(_root(t) is given[0] for t in results),
         sequential_steps=max(1, count["steps"]),
@@ -201,14 +180,14 @@ def _count(operations: Sequence[Any], graph: Any) -> Counter[str]:
             found["kernels"] += 1
             gathers = op.type in _GATHERS  # rows are read, not the table
             read = [*op.inputs[1:], *op.outputs] if gathers else op.inputs
-            found["moved"] += _bytes(*read, *op.outputs)
+            found["moved"] += bytes_of(*read, *op.outputs)
             if flops := _matrix_flops(op):
                 found[_CLASSES.get(op.type, "product")] += flops
             elif op.type not in _MOVES:
                 # per element of the outputs, or of what a reduction reads
-                size = sum(_elements(t) for t in op.outputs if t.dtype.is_floating)
+                size = sum(elements_of(t) for t in op.outputs if t.dtype.is_floating)
                 if size and op.inputs:
-                    size = max(size, _elements(op.inputs[0]))
+                    size = max(size, elements_of(op.inputs[0]))
                 found["other"] += _FLOPS.get(op.type, 1) * size
     return found
 
@@ -246,12 +225,12 @@ def _matrix_flops(op: Any) -> int:
     if kind in _MATMULS:
         flag = "transpose_a" if kind == "MatMul" else "adj_x"
         common = op.inputs[0].shape[-2 if op.get_attr(flag) else -1]
-        return int(2 * _elements(made) * common)
+        return int(2 * elements_of(made) * common)
     if kind in _CONVOLUTIONS:
         made = op.inputs[2] if kind in _GRADIENTS else made
-        return 2 * _elements(made) * math.prod(op.inputs[1].shape[:-1])
+        return 2 * elements_of(made) * math.prod(op.inputs[1].shape[:-1])
     if kind == "DepthwiseConv2dNative":
-        return 2 * _elements(made) * math.prod(op.inputs[1].shape[:2])
+        return 2 * elements_of(made) * math.prod(op.inputs[1].shape[:2])
     if kind != "Einsum" or len(op.inputs) != 2:
         return 0
     given, _, result = op.get_attr("equation").decode().partition("->")
@@ -260,7 +239,7 @@ def _matrix_flops(op: Any) -> int:
         before, _, after = letters.replace(" ", "").partition("...")
         named = [*zip(before, tensor.shape), *zip(after[::-1], tensor.shape[::-1])]
         extent |= {name: length for name, length in named if name not in result}
-    return 2 * _elements(made) * math.prod(extent.values())
+    return 2 * elements_of(made) * math.prod(extent.values())
 
 
 # Memory --------------------------------------------------------------------------
@@ -300,7 +279,7 @@ def _pushed_bytes(op: Any) -> int:
         return 0
     inside = _bodies(op, op.graph)[0].get_operations()
     pushes = [one.inputs[1] for one in inside if one.type == "TensorListPushBack"]
-    return _length(op) * _bytes(*pushes)
+    return _length(op) * bytes_of(*pushes)
 
 
 def _peak(
@@ -320,13 +299,13 @@ def _peak(
     counted = {id(_root(t)) for t in elsewhere}
     ends = defaultdict[int, list[int]](list)  # sizes, by the operation that ends them
     for tensor in given:
-        ends[last.get(id(tensor), len(operations))].append(_bytes(tensor))
+        ends[last.get(id(tensor), len(operations))].append(bytes_of(tensor))
     now = most = 0
     for i, op in enumerate(operations):
         for tensor in op.outputs if op.type not in _NOT_MADE else ():
             if id(tensor) in counted or id(tensor) not in last:
                 continue
-            size = _bytes(tensor)
+            size = bytes_of(tensor)
             ends[last[id(tensor)]].append(size)
             if op.type not in _ANEW and size in ends[i]:
                 ends[i].remove(size)
@@ -369,7 +348,7 @@ def _early(
 
 
 def _constant(tensor: Any) -> bool:
-    return tensor.op.type == "Const" and _elements(tensor) == 1
+    return tensor.op.type == "Const" and elements_of(tensor) == 1
 
 
 def _root(tensor: Any) -> Any:
@@ -396,11 +375,12 @@ def _root(tensor: Any) -> Any:
             return tensor
 
 
-def _elements(tensor: Any) -> int:
+def elements_of(tensor: Any) -> int:
+    """Number of elements, 1 for a scalar; 0 if a dimension is open."""
     return tensor.shape.num_elements() or 0
 
 
-def _bytes(*tensors: Any) -> int:
-    """Bytes of tensors together; variants and resources have none of their own."""
-    plain = [t for t in tensors if t.dtype not in (tf.variant, tf.resource)]
-    return sum(_elements(t) * int(t.dtype.size) for t in plain)
+def bytes_of(*tensors: Any) -> int:
+    """Bytes of tensors together; a text counts 16, its header."""
+    own = {tf.string: 16, tf.variant: 0, tf.resource: 0}
+    return sum(elements_of(t) * own.get(t.dtype, int(t.dtype.size)) for t in tensors)

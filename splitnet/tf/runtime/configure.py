@@ -5,7 +5,7 @@ Nothing here initialises TensorFlow.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,14 @@ MIB = 2**20
 # two jobs of one half each would not fit one card.
 CONTEXT_BYTES = 640 * MIB
 _GPU_SETTINGS = ("visible", "memory_growth", "memory_limit", "memory_fraction")
-# Variables that others read as well, and the setting that each concerns.
 _SHARED = {
     "CUDA_VISIBLE_DEVICES": "visible",
     "TF_FORCE_GPU_ALLOW_GROWTH": "memory_growth",
     "OMP_NUM_THREADS": "cpu_threads",
 }
+"""Variables that others read as well, and the setting that each concerns."""
 _given: dict[str, object] = {}  # what calls of configure() have set so far
-_Step = tuple[str, Callable[[], object]]
-"""A setting as it was given, and the call that makes it count.
-
-TensorFlow ignores a call that changes nothing, and refuses any other once it runs.
-"""
+_Step = tuple[str, Callable[[], object]]  # a setting as it was given, what applies it
 
 
 def started() -> bool:
@@ -110,7 +106,7 @@ def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
     late = []
     with log_filter():
         for said, put in check_settings(settings):
-            try:
+            try:  # TensorFlow ignores what changes nothing, and refuses the rest late
                 put()
             except RuntimeError:
                 late.append(said)
@@ -130,83 +126,55 @@ def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
 def check_settings(settings: Settings) -> list[_Step]:
     """The calls that apply settings to TensorFlow here.
 
+    Those of GPUs are the same for all GPUs, as TensorFlow demands.
+
     Raises:
         ConfigError: what this machine's GPUs and driver cannot do; all of it.
     """
+    tf = _tf()
+    config = tf.config
     faults: list[str] = []
-    steps = [*_gpu_steps(settings, faults), *_other_steps(settings)]
-    if faults:
-        raise ConfigError(listed("the runtime settings cannot be applied.", faults))
-    return steps
-
-
-def remarks(settings: Settings) -> list[str]:
-    """Settings without effect here, and variables that others read as well."""
-    idle = (
-        f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
-        for name in _idle(settings)
-    )
-    shared = (
-        f"{variable}={os.environ[variable]!r} of the environment counts beside "
-        f"{_said(settings, name)}"
-        for variable, name in _SHARED.items()
-        if variable in os.environ
-    )
-    return [*idle, *shared]
-
-
-def cpu_devices() -> int:
-    """How many CPU devices there are, or will be once TensorFlow starts."""
-    config = _tf().config
-    cpu = config.list_physical_devices("CPU")[0]
-    return len(config.get_logical_device_configuration(cpu) or [None])
-
-
-def make_cpu_devices(count: int) -> None:
-    """Divide the CPU into so many devices; TensorFlow must not have started."""
-    _divide(_tf().config.list_physical_devices("CPU")[0], [None] * count)
-
-
-def _idle(settings: Settings) -> list[str]:
-    """Settings of GPUs on a machine without any."""
-    gpus = _tf().config.list_physical_devices("GPU")
-    return [name for name in _GPU_SETTINGS if settings[name] and not gpus]
-
-
-def _said(settings: Settings, name: str) -> str:
-    """A setting as it was given and where: "memory_limit=4096 (splitnet.toml)"."""
-    return f"{name}={settings[name]} ({settings.of(name).source})"
-
-
-def _gpu_steps(settings: Settings, faults: list[str]) -> Iterator[_Step]:
-    """Visible GPUs, then growth, limits and logical GPUs of each.
-
-    They are the same for all GPUs, as TensorFlow demands.
-    """
-    config = _tf().config
+    steps: list[_Step] = []
     gpus = list(enumerate(config.list_physical_devices("GPU")))
-    visible, growth = settings["visible"], settings["memory_growth"]
-    if isinstance(visible, tuple):
+    if isinstance(visible := settings["visible"], tuple):
         if missing := [str(i) for i in visible if i >= len(gpus)]:
             faults.append(
                 f"{_said(settings, 'visible')}: there is no GPU {', '.join(missing)}; "
                 f"TensorFlow finds {len(gpus)}, with CUDA_VISIBLE_DEVICES="
                 f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
             )
-            return
-        gpus = [gpus[i] for i in visible]
+        gpus = [gpus[i] for i in visible if not missing]
         put = partial(config.set_visible_devices, [gpu for _, gpu in gpus], "GPU")
-        yield _said(settings, "visible"), put
+        steps.append((_said(settings, "visible"), put))
     name = "memory_limit" if settings["memory_limit"] else "memory_fraction"
+    growth = settings["memory_growth"]
     for index, gpu in gpus:
         if growth is not None:
             said = f"{_said(settings, 'memory_growth')} for {gpu.name}"
-            yield said, partial(config.experimental.set_memory_growth, gpu, growth)
+            put = partial(config.experimental.set_memory_growth, gpu, growth)
+            steps.append((said, put))
         if settings[name] is not None:
             limit = settings["memory_limit"] or _share(settings, index, faults)
             limits = [limit // MIB] * (settings["logical_gpus"] or 1)
             said = f"{_said(settings, name)} for {gpu.name}"
-            yield said, partial(_divide, gpu, limits)
+            steps.append((said, partial(_divide, gpu, limits)))
+    if faults:
+        raise ConfigError(listed("the runtime settings cannot be applied.", faults))
+    across = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
+    set_omp = partial(os.environ.__setitem__, "OMP_NUM_THREADS")
+    determinism = config.experimental.enable_op_determinism
+    for name, put in (
+        ("cpu_devices", lambda n: cpu_devices() < n and make_cpu_devices(n)),
+        ("cpu_threads", config.threading.set_intra_op_parallelism_threads),
+        (across, config.threading.set_inter_op_parallelism_threads),
+        ("cpu_threads", lambda count: set_omp(str(count))),
+        ("soft_placement", config.set_soft_device_placement),
+        ("log_placement", tf.debugging.set_log_device_placement),
+        ("determinism", lambda on: on and determinism()),
+    ):
+        if settings[name] is not None:
+            steps.append((_said(settings, name), partial(put, settings[name])))
+    return steps
 
 
 def _share(settings: Settings, index: int, faults: list[str]) -> int:
@@ -229,35 +197,50 @@ def _share(settings: Settings, index: int, faults: list[str]) -> int:
     return each
 
 
+def remarks(settings: Settings) -> list[str]:
+    """Settings without effect here, and variables that others read as well."""
+    idle = (
+        f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
+        for name in _idle(settings)
+    )
+    shared = (
+        f"{variable}={os.environ[variable]!r} of the environment counts beside "
+        f"{_said(settings, name)}"
+        for variable, name in _SHARED.items()
+        if variable in os.environ
+    )
+    return [*idle, *shared]
+
+
+def _idle(settings: Settings) -> list[str]:
+    """Settings of GPUs on a machine without any."""
+    gpus = _tf().config.list_physical_devices("GPU")
+    return [name for name in _GPU_SETTINGS if settings[name] and not gpus]
+
+
+def _said(settings: Settings, name: str) -> str:
+    """A setting as it was given and where: "memory_limit=4096 (splitnet.toml)"."""
+    return f"{name}={settings[name]} ({settings.of(name).source})"
+
+
+def cpu_devices() -> int:
+    """How many CPU devices there are, or will be once TensorFlow starts."""
+    config = _tf().config
+    cpu = config.list_physical_devices("CPU")[0]
+    return len(config.get_logical_device_configuration(cpu) or [None])
+
+
+def make_cpu_devices(count: int) -> None:
+    """Divide the CPU into so many devices; TensorFlow must not have started."""
+    _divide(_tf().config.list_physical_devices("CPU")[0], [None] * count)
+
+
 def _divide(device: Any, limits: Sequence[float | None]) -> None:
     """Divide a device into logical ones with these limits, in MiB."""
     config = _tf().config
     config.set_logical_device_configuration(
         device, [config.LogicalDeviceConfiguration(memory_limit=m) for m in limits]
     )
-
-
-def _other_steps(settings: Settings) -> Iterator[_Step]:
-    """CPU devices, threads, and what may change at any time."""
-    tf = _tf()
-    count = settings["cpu_devices"] or 1
-    if cpu_devices() < count:  # more of them do no harm
-        yield _said(settings, "cpu_devices"), partial(make_cpu_devices, count)
-    across = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
-    threads = partial(os.environ.__setitem__, "OMP_NUM_THREADS")
-    for name, put in (
-        ("cpu_threads", tf.config.threading.set_intra_op_parallelism_threads),
-        (across, tf.config.threading.set_inter_op_parallelism_threads),
-        ("cpu_threads", lambda count: threads(str(count))),
-        ("soft_placement", tf.config.set_soft_device_placement),
-        ("log_placement", tf.debugging.set_log_device_placement),
-        (
-            "determinism",
-            lambda on: on and tf.config.experimental.enable_op_determinism(),
-        ),
-    ):
-        if settings[name] is not None:
-            yield _said(settings, name), partial(put, settings[name])
 
 
 def _tf() -> Any:

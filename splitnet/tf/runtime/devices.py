@@ -26,8 +26,7 @@ from splitnet.tf.runtime.configure import (
 from splitnet.tf.runtime.logging import import_frameworks, log_filter
 from splitnet.tf.runtime.nvml import Details, cards
 
-# Free memory of a card before TensorFlow claimed its own share, in bytes.
-_free_before: dict[str, int] = {}
+_free_before: dict[str, int] = {}  # of each card: bytes, before TensorFlow's share
 
 
 def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Cluster:
@@ -56,6 +55,11 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
     gpus = [device for device, _ in _real_gpus()]
     count = 1 if stand_in_gpus else cpu_devices()
     share = host_memory_bytes() // (stand_in_gpus + count)
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    speed = {"speed": f"{50 * cores} GFLOP/s", "memory": share}
+    speed["bandwidth"] = f"{min(10 * cores, 100)} GB/s"
     if cpu_devices() <= stand_in_gpus:
         if started():
             raise ConfigError(
@@ -69,7 +73,8 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
     for i in range(stand_in_gpus):
         target = f"/device:CPU:{i + 1}"
         gpus.append(Device.of(f"gpu:{i}", memory=share, target=target, stand_in=True))
-    return Cluster((*gpus, *(_cpu(i, share) for i in range(count))))
+    cpus = (Device.of(f"cpu:{i}", **speed) for i in range(count))
+    return Cluster((*gpus, *cpus))
 
 
 def _real_gpus() -> Iterator[tuple[Device, Details]]:
@@ -86,21 +91,18 @@ def _real_gpus() -> Iterator[tuple[Device, Details]]:
         capability = ".".join(map(str, told.get("compute_capability", ())))
         card = order[0] if order else Details(model)
         preset = _preset(card.model)
-        memory = _free_memory(card) if order else PRESETS[preset][0]
+        memory = PRESETS[preset][0]
+        if order:  # what is free, and what TensorFlow has taken here
+            if not started():
+                _free_before[card.uuid] = card.free_bytes
+            own = sum(used for pid, used in card.used_by if pid == os.getpid())
+            memory = _free_before.get(card.uuid, card.free_bytes + own)
         for part in tf.config.get_logical_device_configuration(gpu) or [None]:
             limit = part and part.memory_limit
             of_part = int(limit) * MIB if limit else memory
             device = Device.of(f"gpu:{count}", memory=of_part, preset=preset)
             yield device, replace(card, capability=capability)
             count += 1
-
-
-def _free_memory(card: Details) -> int:
-    """Free bytes, those included that TensorFlow has taken here."""
-    if not started():
-        _free_before[card.uuid] = card.free_bytes
-    own = sum(used for pid, used in card.used_by if pid == os.getpid())
-    return _free_before.get(card.uuid, card.free_bytes + own)
 
 
 def _preset(name: str) -> str:
@@ -111,15 +113,6 @@ def _preset(name: str) -> str:
     """
     known = (p for p in PRESETS if p[0].isupper() and re.search(rf"\b{p}\b", name))
     return next(known, "gpu")
-
-
-def _cpu(index: int, memory_bytes: int) -> Device:
-    every = range(os.cpu_count() or 1)
-    cores = len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else every)
-    speed, bandwidth = f"{50 * cores} GFLOP/s", f"{min(10 * cores, 100)} GB/s"
-    return Device.of(
-        f"cpu:{index}", memory=memory_bytes, speed=speed, bandwidth=bandwidth
-    )
 
 
 def host_memory_bytes() -> int:

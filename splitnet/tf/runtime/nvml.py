@@ -1,7 +1,4 @@
-"""GPUs as the NVIDIA driver describes them, by nvidia-ml-py; needs no TensorFlow.
-
-Without that package or without a driver there are none: an empty list.
-"""
+"""GPUs as the NVIDIA driver describes them, by nvidia-ml-py; needs no TensorFlow."""
 
 import os
 from dataclasses import dataclass
@@ -28,63 +25,59 @@ class Details:
 
 
 def cards() -> list[Details]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    None without nvidia-ml-py or a driver.
+    """
     try:
         import pynvml
+
+        pynvml.nvmlInit()
     except ImportError:
         return []
-    try:
-        pynvml.nvmlInit()
     except pynvml.NVMLError:
         return []
     try:
-        handles = _visible_handles(pynvml)
-        return [_details(pynvml, i, handles) for i in range(len(handles))]
+        count = pynvml.nvmlDeviceGetCount()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+        wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = [(str(i), pynvml.nvmlDeviceGetUUID(h)) for i, h in enumerate(handles)]
+        chosen = handles if wanted is None else []
+        for word in map(str.strip, wanted.split(",") if wanted else ()):
+            named = [
+                handle
+                for handle, (index, uuid) in zip(handles, names)
+                if word and (uuid.startswith(word) or word == index)
+            ]
+            if not named:  # CUDA stops at the first entry that names no card
+                break
+            chosen.append(named[0])
+        return [_details(pynvml, i, chosen) for i in range(len(chosen))]
     finally:
         pynvml.nvmlShutdown()
-
-
-def _visible_handles(pynvml: Any) -> list[Any]:
-    count = pynvml.nvmlDeviceGetCount()
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return handles
-    uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
-    chosen = []
-    for word in map(str.strip, wanted.split(",")):
-        named = [
-            handle
-            for i, (handle, uuid) in enumerate(zip(handles, uuids))
-            if word and (uuid.startswith(word) or word == str(i))
-        ]
-        if not named:  # CUDA stops at the first entry that names no card
-            break
-        chosen.append(named[0])
-    return chosen
 
 
 def _details(pynvml: Any, index: int, handles: list[Any]) -> Details:
     def told(ask: str, *arguments: Any) -> Any:
         """What a query answers; None where this card or driver does not know."""
         try:
-            return getattr(pynvml, ask)(handles[index], *arguments)
+            return getattr(pynvml, f"nvmlDeviceGet{ask}")(handles[index], *arguments)
         except pynvml.NVMLError:
             return None
 
-    memory, busy, processes = (
-        told(f"nvmlDeviceGet{what}")
-        for what in ("MemoryInfo", "UtilizationRates", "ComputeRunningProcesses")
-    )
+    memory, busy = told("MemoryInfo"), told("UtilizationRates")
     kind = pynvml.NVML_P2P_CAPS_INDEX_READ
-    reached = [told("nvmlDeviceGetP2PStatus", peer, kind) == 0 for peer in handles]
+    reached = [told("P2PStatus", peer, kind) == 0 for peer in handles]
     return Details(
-        model=told("nvmlDeviceGetName"),
+        model=told("Name"),
         memory_bytes=int(memory.total),
         free_bytes=int(memory.free),
         busy=None if busy is None else busy.gpu / 100,
-        used_by=tuple((p.pid, int(p.usedGpuMemory or 0)) for p in processes or ()),
+        used_by=tuple(
+            (one.pid, int(one.usedGpuMemory or 0))
+            for one in told("ComputeRunningProcesses") or ()
+        ),
         links=tuple(i for i, near in enumerate(reached) if near and i != index),
         index=index,
-        uuid=told("nvmlDeviceGetUUID"),
+        uuid=told("UUID"),
     )

@@ -30,10 +30,10 @@ from splitnet.core.errors import ConfigError, WorkerError, first_line, listed, w
 from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import started
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
+from splitnet.tf.workers.network import listen
 from splitnet.tf.workers.resolve import JOB_VARIABLES, job_of
-from splitnet.tf.workers.serve import VERSION_MARK, listen, spec_of
+from splitnet.tf.workers.start import VERSION_MARK, spec_of
 
-_LOGGER = logging.getLogger("splitnet")
 _PATIENCE = 2  # requests without an answer before a worker counts as lost
 _LONG_SECONDS = 8.0  # for an answer, before work is refused
 _STATES = {"OK": "healthy", "DEADLINE_EXCEEDED": "unresponsive"}
@@ -154,10 +154,8 @@ def _close_connections(address: str) -> None:
     raise `UnavailableError` at once. Linux only.
     """
     host, _, port = address.rpartition(":")
-    theirs = {
-        (str(entry[4][0]).removeprefix("::ffff:"), entry[4][1])
-        for entry in socket.getaddrinfo(host.strip("[]"), int(port))
-    }
+    ends = [entry[4] for entry in socket.getaddrinfo(host.strip("[]"), int(port))]
+    theirs = {(str(end[0]).removeprefix("::ffff:"), end[1]) for end in ends}
     for connection in psutil.Process().net_connections("tcp"):
         peer = connection.raddr
         if peer and (peer.ip.removeprefix("::ffff:"), peer.port) in theirs:
@@ -188,16 +186,19 @@ def _loss(bad: dict[str, Health], reason: str = "") -> WorkerError:
             if plan.cluster[device].host == name
         }
         words.append(". ".join([str(health), *ran]))
-    without = (
-        f", or without it, sn.connect(cluster.without({', '.join(map(repr, bad))}))"
+    again, without = (
+        " All are healthy now, so one was restarted and lost its state.",
+        "",
     )
-    again = " All are healthy now, so one was restarted and what it held is gone."
+    if bad:
+        names = ", ".join(map(repr, bad))
+        again, without = "", f", or without it, sn.connect(cluster.without({names}))"
     return WorkerError(
         listed(
-            f"a worker is lost{reason}.{'' if bad else again} Join again, "
-            f"sn.connect(cluster), once it is back{without if bad else ''}; plan and "
-            "emit the model for that cluster, and fit with the same keras.callbacks."
-            "BackupAndRestore: training goes on from its last backup.",
+            f"a worker is lost{reason}.{again} Join again, sn.connect(cluster), once "
+            f"it is back{without}; plan and emit the model for that cluster, and fit "
+            "with the same keras.callbacks.BackupAndRestore: training goes on from "
+            "its last backup.",
             words,
         )
     )
@@ -238,10 +239,11 @@ def connect(
         cluster, origin, _ = job_of(os.environ)
         if any(map(os.environ.get, JOB_VARIABLES)):
             usual = 600.0
-            _LOGGER.warning("cluster of %d hosts: %s", len(cluster.hosts), origin)
+            told = "cluster of %d hosts: %s"
+            logging.getLogger("splitnet").warning(told, len(cluster.hosts), origin)
     workers, address = workers_of(cluster), {host.name: host for host in cluster.hosts}
     needed = {CLIENT, *(device.host or CLIENT for device in cluster)}
-    if missing := sorted(needed - set(address)) or ([] if workers else ["worker:0"]):
+    if missing := sorted(needed - {*address}) or ([] if workers else ["worker:0"]):
         raise ConfigError(
             f"cannot join this cluster: no address for {', '.join(missing)}. Give it a "
             'table [hosts] with lines such as "client" = "10.0.0.1:2222", for this '
@@ -356,16 +358,15 @@ def _wait_first(model: Any, name: str) -> None:
         wait_for_workers(ask=True)
         make(*args, **kwargs)
         run = getattr(model, name)
-        if run is None or hasattr(run, "_waits"):
-            return run
+        if run is not None and not hasattr(run, "_waits"):
 
-        @functools.wraps(run)
-        def waiting(*args: Any, **kwargs: Any) -> Any:
-            wait_for_workers()
-            return run(*args, **kwargs)
+            @functools.wraps(run)
+            def waiting(*args: Any, **kwargs: Any) -> Any:
+                wait_for_workers()
+                return run(*args, **kwargs)
 
-        vars(waiting)["_waits"] = True
-        setattr(model, name, waiting)
-        return waiting
+            vars(waiting)["_waits"] = True
+            setattr(model, name, waiting)
+        return getattr(model, name)
 
     vars(model)[f"make_{name}"] = making

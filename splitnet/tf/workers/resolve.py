@@ -7,16 +7,16 @@ knows every address. Slurm's are read by TensorFlow's own resolver.
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import NamedTuple
 
 from splitnet.core.cluster import CLIENT, PRESETS, Cluster, Host, Link
 from splitnet.core.errors import ConfigError
 from splitnet.tf.workers.start import CLUSTER_VARIABLE
 
-_PORT = 2222  # the client's; workers listen at the next ones
+_PORT = "2222"  # the client's; workers listen at the next ones
 _BETWEEN_HOSTS = Link("*", "*", 1.2e9, 2e-4)
 _Found = tuple[str, Sequence[str], int | None]
 """Address of the client, those of the workers, and which of them this process is."""
@@ -74,13 +74,24 @@ def _slurm(environ: Mapping[str, str]) -> _Found:
     import tensorflow as tf
 
     port = int(environ.get("SPLITNET_PORT", _PORT))
-    with _step_of(environ):
+    step = {  # the batch script has the variables of the job alone
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NODELIST": environ.get("SLURM_JOB_NODELIST", ""),
+        "SLURM_STEP_NUM_TASKS": environ.get("SLURM_NTASKS", "1"),
+        "SLURM_STEP_TASKS_PER_NODE": environ.get("SLURM_TASKS_PER_NODE", "1"),
+    }
+    before = dict(os.environ)
+    os.environ.update(step | {k: v for k, v in environ.items() if k in step})
+    try:
         spec = tf.distribute.cluster_resolver.SlurmClusterResolver(
             port_base=port + 1,
             gpus_per_node=1024,
             gpus_per_task=1,
             auto_set_gpu=False,
         ).cluster_spec()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
     workers = spec.as_dict()["worker"]
     here = environ.get("SLURMD_NODENAME", socket.gethostname())
     mine = None
@@ -91,35 +102,14 @@ def _slurm(environ: Mapping[str, str]) -> _Found:
     return environ.get("SPLITNET_CLIENT", f"{here}:{port}"), workers, mine
 
 
-@contextmanager
-def _step_of(environ: Mapping[str, str]) -> Iterator[None]:
-    """Variables of a step for the batch script, which has those of the job alone."""
-    usual = {
-        "SLURM_PROCID": "0",
-        "SLURM_STEP_NODELIST": environ.get("SLURM_JOB_NODELIST", ""),
-        "SLURM_STEP_NUM_TASKS": environ.get("SLURM_NTASKS", "1"),
-        "SLURM_STEP_TASKS_PER_NODE": environ.get("SLURM_TASKS_PER_NODE", "1"),
-    }
-    before = dict(os.environ)
-    os.environ.update(usual | {k: v for k, v in environ.items() if k in usual})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def _stateful_set(environ: Mapping[str, str]) -> _Found:
     """Pods of stable names: NAME-0.SERVICE, NAME-1.SERVICE and so on."""
-    port = int(environ.get("SPLITNET_PORT", _PORT))
     name, service = environ["SPLITNET_STATEFUL_SET"], environ["SPLITNET_SERVICE"]
-    count = int(environ["SPLITNET_WORKERS"])
+    end = f"{service}:{int(environ.get('SPLITNET_PORT', _PORT)) + 1}"
+    workers = [f"{name}-{i}.{end}" for i in range(int(environ["SPLITNET_WORKERS"]))]
     pod, _, number = environ.get("HOSTNAME", "").rpartition("-")
-    return (
-        environ["SPLITNET_CLIENT"],
-        [f"{name}-{i}.{service}:{port + 1}" for i in range(count)],
-        int(number) if pod == name and number.isdigit() else None,
-    )
+    mine = int(number) if pod == name and number.isdigit() else None
+    return environ["SPLITNET_CLIENT"], workers, mine
 
 
 JOB_VARIABLES = {
@@ -150,24 +140,21 @@ def _cluster(
     client: str, workers: Sequence[str], environ: Mapping[str, str]
 ) -> Cluster:
     """Devices of equal hosts, their addresses, and usual links in and between hosts."""
-    said = environ.get("SPLITNET_GPUS_PER_HOST") or environ.get("SLURM_GPUS_PER_NODE")
-    said = said or environ.get("SLURM_GPUS_ON_NODE") or "0"
+    told = ("SPLITNET_GPUS_PER_HOST", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
+    said = next(filter(None, map(environ.get, told)), "0")
     model, _, count = said.rpartition(":")  # Slurm says "4" or "a100:4"
     if not count.isdigit():
         raise ValueError(f"the number of GPUs of a host is {said!r}")
     known = {name.lower(): name for name in PRESETS}
     preset = environ.get("SPLITNET_GPU_PRESET", known.get(model.lower()))
-    names = ["cpu:0"]
-    for index in range(len(workers)):
-        names.append(f"worker:{index}/cpu:0")
-        names += [f"worker:{index}/gpu:{number}" for number in range(int(count))]
+    jobs = [f"worker:{index}" for index in range(len(workers))]
+    kinds = ["cpu:0", *(f"gpu:{number}" for number in range(int(count)))]
+    names = ("cpu:0", *(f"{job}/{kind}" for job in jobs for kind in kinds))
     made = Cluster.of(*names, preset=preset if int(count) else None)
     links = [
         replace(made.links[0], source=one.name, target=other.name)
-        for one in made
-        for other in made
-        if one.host == other.host and one.name != other.name
+        for one, other in permutations(made, 2)
+        if one.host == other.host
     ]
-    hosts = [Host(CLIENT, client)]
-    hosts += [Host(f"worker:{index}", address) for index, address in enumerate(workers)]
-    return replace(made, links=(*links, _BETWEEN_HOSTS), hosts=tuple(hosts))
+    hosts = tuple(map(Host, [CLIENT, *jobs], [client, *workers]))
+    return replace(made, links=(*links, _BETWEEN_HOSTS), hosts=hosts)

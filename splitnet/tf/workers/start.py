@@ -1,4 +1,4 @@
-"""Start worker processes on this machine, in a private network, and end them.
+"""Worker processes: start them on this machine, serve as one, end them.
 
 Each is a Python program with TensorFlow's own server in it: a device of the cluster,
 with memory and threads of its own. They are started without importing TensorFlow.
@@ -6,8 +6,10 @@ with memory and threads of its own. They are started without importing TensorFlo
 
 import os
 import random
+import resource
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,19 +19,21 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import psutil
 from msgspec import Meta
 
 from splitnet.core.cluster import CLIENT, Cluster, Device, Host, Link
-from splitnet.core.errors import ConfigError, listed, parse_bytes
+from splitnet.core.errors import ConfigError, format_bytes, listed, parse_bytes
 from splitnet.core.serialization import write_cluster
 from splitnet.tf.runtime.devices import host_memory_bytes
 from splitnet.tf.runtime.logging import hide_remarks
-from splitnet.tf.workers.network_namespace import end_with_parent, isolate
-from splitnet.tf.workers.serve import READY
+from splitnet.tf.workers.network import end_with_parent, isolate, listen
 
 CLUSTER_VARIABLE = "SPLITNET_CLUSTER"  # the file of the cluster that `up` started
+VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
+_READY = b"ready"  # then, if memory is limited, the bytes that are left of it
 _START_SECONDS = 90.0
 _STOP_SECONDS = 2.0
 _HEAP = {"MALLOC_TRIM_THRESHOLD_": f"{2**40}", "MALLOC_MMAP_THRESHOLD_": f"{2**25}"}
@@ -108,9 +112,9 @@ class LocalWorkers:
             said, _, _ = select.select([process.stdout], [], [], left)
             mark, *sizes = (process.stdout.readline() if said else b"").split() or [b""]
             room |= {f"worker:{index}": int(size) for size in sizes}
-            if said and mark != READY:
-                process.wait()
-            if mark != READY:
+            if mark != _READY:
+                if said:
+                    process.wait()
                 late = f"worker {index} is not ready after {_START_SECONDS:.0f} s"
                 faults.append(self.ended(index) or late)
         if faults:
@@ -130,6 +134,18 @@ class LocalWorkers:
 
     def _log(self, index: int) -> Path:
         return self.file.parent / f"worker-{index}.log"
+
+
+def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.stdout.close()
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def local_workers(
@@ -206,13 +222,83 @@ def _free_ports(count: int) -> list[int]:
     return found[:count]
 
 
-def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.stdout.close()
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+# The program of a worker ---------------------------------------------------------
+
+
+def serve(
+    cluster: Cluster,
+    index: int,
+    *,
+    core: int | None = None,
+    threads: int | None = None,
+    memory_bytes: int | None = None,
+    allow_remote: bool = False,
+) -> None:
+    """Serve as a cluster's worker of that number; returns never.
+
+    `threads` are those of one operation, and of operations side by side; a worker
+    pinned to a `core` has one. `memory_bytes` limit all that this program needs.
+    """
+    workers = {h.task: h for h in cluster.hosts if h.job == "worker"}
+    if index not in workers:
+        known = ", ".join(host.name for host in workers.values())
+        raise ConfigError(
+            f"the cluster has no worker {index}. Workers with an address in [hosts]: "
+            f"{known or 'none'}."
+        )
+    listen(cluster, workers[index], allow_remote=allow_remote)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+        threads = threads or 1
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    import tensorflow as tf
+
+    server = tf.distribute.Server(
+        spec_of(cluster.hosts),
+        job_name="worker",
+        task_index=index,
+        config=tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=threads or 0,
+            inter_op_parallelism_threads=threads or 0,
+        ),
+    )
+    # A client of any version can read this.
+    Path("/proc/self/comm").write_text(f"{VERSION_MARK}{tf.__version__}"[:15], "ascii")
+    room = b"" if memory_bytes is None else b" %d" % limit_memory(memory_bytes)
+    sys.stdout.buffer.write(_READY + room + b"\n")
+    sys.stdout.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python handles no signal in a join
+    server.join()
+
+
+def limit_memory(count: int) -> int:
+    """Let this program's resident memory not rise above `count` bytes; what is left.
+
+    The kernel limits what a program may have reserved. Programs reserve more than they
+    use, so what is reserved already is allowed beyond the limit.
+    """
+    held = psutil.Process().memory_info()
+    left = count - held.rss
+    if left <= 0:
+        raise ConfigError(
+            f"a memory limit of {format_bytes(count)} leaves nothing: TensorFlow's "
+            f"server alone holds {format_bytes(held.rss)}. Allow more."
+        )
+    resource.setrlimit(resource.RLIMIT_DATA, (held.data + left, held.data + left))
+    return left
+
+
+def spec_of(hosts: Iterable[Host]) -> Any:
+    """The cluster in TensorFlow's form, the client included.
+
+    A client that is not named gets another port each time it connects, while workers
+    keep the old one.
+    """
+    import tensorflow as tf
+
+    jobs: dict[str, dict[int, str]] = {}
+    for host in hosts:
+        jobs.setdefault(host.job, {})[host.task] = host.address
+    return tf.train.ClusterSpec(jobs)

@@ -9,7 +9,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.costs import Costs, load_costs, signature
-from splitnet.tf.profiling import links, measure
+from splitnet.tf.profiling import measure
 from splitnet.tf.profiling.measure import _kinds
 
 
@@ -38,7 +38,7 @@ def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Cos
     before = [w.tolist() for w in model.get_weights()]
     nodes = [len(layer._inbound_nodes) for layer in model.layers]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(links, "_RUNS", 2)
+        patch.setattr(measure, "_LINK_RUNS", 2)
         patch.setattr(measure, "_RUNS", 1)
         patch.setattr(measure, "_LOOP_SECONDS", -1.0)
         made = sn.measure(model, cluster, 16, on_progress=lambda *now: told.append(now))
@@ -112,10 +112,10 @@ def test_links_follow_from_the_fastest_of_several_rounds(
     ends = (cluster["gpu:0"], cluster["cpu:0"])
     fastest = [0.5, 0.2, 0.1, 0.22, 0.3, 0.66]
     times = iter([8.0, 0.2, 9.0, 3.0, 0.3, 8.0, *fastest, *(9.0,) * 6])
-    monkeypatch.setattr(links, "_RUNS", 3)
-    monkeypatch.setattr(links.timeit, "timeit", lambda run, number: next(times))
+    monkeypatch.setattr(measure, "_LINK_RUNS", 3)
+    monkeypatch.setattr(measure.timeit, "timeit", lambda run, number: next(times))
 
-    link = links.measure_links(sn.Cluster(ends))[0]
+    link = measure.measure_links(sn.Cluster(ends))[0]
 
     assert next(times, None) is None
     assert link.latency_seconds == pytest.approx(0.3 / 12)

@@ -16,7 +16,7 @@ import splitnet as sn
 from splitnet.tf.internals.keras_api import has_value, producer, without_values
 from splitnet.tf.reading import call_cost
 from splitnet.tf.reading.call_cost import cost_of, size_of
-from splitnet.tf.reading.traced import Size, Work, trace
+from splitnet.tf.reading.traced import Work, bytes_of, trace
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "flops.py"
 FLOPS = runpy.run_path(str(BENCHMARK))
@@ -36,7 +36,7 @@ def kept_bytes(node: Any, work: Work, batch: int = 4) -> int:
     """All bytes that a call keeps for its backward pass."""
     kept = [node.input_tensors[i] for i in work.saves_inputs]
     kept += [node.outputs[i] for i in work.saves_outputs]
-    return work.inner_bytes + sum(size_of(tensor, batch).bytes for tensor in kept)
+    return work.inner_bytes + bytes_of(*(size_of(tensor, batch) for tensor in kept))
 
 
 def test_a_model_has_its_published_flops() -> None:
@@ -160,7 +160,7 @@ def test_functions_of_one_name_are_traced_each() -> None:
 
 def test_what_has_no_gradient_or_no_trace(caplog: pytest.LogCaptureFixture) -> None:
     """The first is counted and keeps nothing; the other is guessed from its weights."""
-    found = trace(lambda x: tf.raw_ops.Lu(input=x @ x)[0], [Size((4, 4))])
+    found = trace(lambda x: tf.raw_ops.Lu(input=x @ x)[0], [tf.TensorSpec((4, 4))])
 
     assert found.matrix_flops == 2 * 4 * 4 * 4
     assert (found.saves_inputs, found.inner_bytes) == ((), 0)

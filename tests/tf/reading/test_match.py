@@ -8,7 +8,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.plan import Plan
-from splitnet.tf.reading.match import planned_blueprint, planned_sites
+from splitnet.tf.reading.read import planned_blueprint, planned_sites
 
 CLUSTER = sn.Cluster.of("2*gpu", "cpu")
 

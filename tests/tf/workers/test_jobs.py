@@ -217,7 +217,7 @@ def test_a_job_of_slurm_trains_and_survives_a_killed_worker(
     }
 
     private = (
-        "import os; from splitnet.tf.workers.network_namespace import isolate; "
+        "import os; from splitnet.tf.workers.network import isolate; "
         "isolate(); os.execvp('bash', ['bash', 'job.sh'])"
     )
     for name, value in slurm.items():
@@ -237,7 +237,7 @@ def test_a_job_of_slurm_trains_and_survives_a_killed_worker(
 PODS_RUN = """
 # As Kubernetes: a process for each pod, with its variables, name and address.
 import ctypes, json, os, subprocess, sys
-from splitnet.tf.workers.network_namespace import isolate
+from splitnet.tf.workers.network import isolate
 isolate()
 libc = ctypes.CDLL(None)
 assert libc.unshare(0x20000) == 0  # a mount namespace, private from here on

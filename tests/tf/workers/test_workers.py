@@ -13,9 +13,10 @@ import tensorflow as tf
 from splitnet.core.cluster import Cluster, Host
 from splitnet.core.errors import ConfigError, DeviceError, WorkerError
 from splitnet.tf.internals import tf_api
-from splitnet.tf.workers import connect, network_namespace, serve, start
+from splitnet.tf.workers import connect, network, start
 from splitnet.tf.workers.connect import probe
-from splitnet.tf.workers.serve import limit_memory, listen
+from splitnet.tf.workers.network import listen
+from splitnet.tf.workers.start import limit_memory
 from tests.tf.story import story
 
 
@@ -185,24 +186,22 @@ def test_isolate_says_which_part_the_system_refuses(
         def __init__(self, *parts: str) -> None:
             raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(network_namespace, "open_interfaces", lambda: ["eth0"])
-    monkeypatch.setattr(network_namespace, "Path", Refusing)
-    monkeypatch.setattr(
-        network_namespace, "_call", lambda name, flags: int(flags == 0x40000000)
-    )
-    monkeypatch.setattr(network_namespace.psutil.Process, "num_threads", lambda _: 1)
+    monkeypatch.setattr(network, "open_interfaces", lambda: ["eth0"])
+    monkeypatch.setattr(network, "Path", Refusing)
+    monkeypatch.setattr(network, "_call", lambda name, flags: int(flags == 0x40000000))
+    monkeypatch.setattr(network.psutil.Process, "num_threads", lambda _: 1)
 
     with pytest.raises(
         ConfigError, match="namespaces: Operation not permitted.*cluster up"
     ):
-        network_namespace.isolate()
+        network.isolate()
 
 
 def test_worker_refuses_an_open_network_and_a_port_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It says what that exposes, and goes no further; so for a number of no worker."""
-    monkeypatch.setattr(serve, "open_interfaces", lambda: ["eth0"])
+    monkeypatch.setattr(network, "open_interfaces", lambda: ["eth0"])
     with pytest.raises(ConfigError, match=r"(?s)every interface.*eth0.*--allow-remote"):
         listen(box(), None, allow_remote=False)
     with socket.create_server(("127.0.0.1", 0)) as plug:
@@ -212,7 +211,7 @@ def test_worker_refuses_an_open_network_and_a_port_in_use(
             listen(used, used.hosts[1], allow_remote=True)
     listen(used, used.hosts[1], allow_remote=True)
     with pytest.raises(ConfigError, match=r"no worker 3.*worker:0"):
-        serve.serve(box(), 3)
+        start.serve(box(), 3)
 
 
 def test_hosts_report_every_fault_at_once() -> None:

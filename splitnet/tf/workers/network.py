@@ -1,9 +1,9 @@
-"""A Linux network namespace that only this program and its children can reach.
+"""A private network for workers, and what listens where others could connect.
 
 TensorFlow's server, and its client once it has joined a cluster, listen on every
 interface whatever address they are given, and run what anybody asks of them. So workers
-of this machine live in a network namespace of their own, which has a loopback device
-and no route to anywhere else. Neither root nor a tool is needed.
+of this machine live in a Linux network namespace of their own, which has a loopback
+device and no route to anywhere else. Neither root nor a tool is needed.
 """
 
 import ctypes
@@ -16,12 +16,14 @@ from pathlib import Path
 
 import psutil
 
+from splitnet.core.cluster import CLIENT, Cluster, Host
 from splitnet.core.errors import ConfigError
 
+_NO_PROXY = "no_grpc_proxy"  # gRPC reads it in small letters
 _DIE_WITH_PARENT = 1
 _NEW_NET, _NEW_USER = 0x40000000, 0x10000000
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
-ADVICE = (
+_ADVICE = (
     "Run the program under `splitnet cluster up --workers N -- python program.py`, "
     "which makes the private network first; or, where other hosts may reach this one "
     "and a firewall or a VPN stands in front, allow it (--allow-remote, "
@@ -30,10 +32,7 @@ ADVICE = (
 
 
 def open_interfaces() -> list[str]:
-    """Network interfaces, other than loopback, over which others could connect.
-
-    Without any, this program's network is private.
-    """
+    """Network interfaces, other than loopback, over which others could connect."""
     states = psutil.net_if_stats().items()
     return [name for name, state in states if name != "lo" and state.isup]
 
@@ -72,7 +71,7 @@ def isolate() -> None:
     except OSError as error:
         raise ConfigError(
             "cannot make a private network for workers, for which Linux must allow "
-            f"user namespaces: {error.strerror}. {ADVICE}"
+            f"user namespaces: {error.strerror}. {_ADVICE}"
         ) from None
 
 
@@ -85,3 +84,35 @@ def _call(name: str, *arguments: int) -> int:
     """Call the C library; the error number, 0 for none."""
     libc = ctypes.CDLL(None, use_errno=True)
     return ctypes.get_errno() if getattr(libc, name)(*arguments) else 0
+
+
+def listen(cluster: Cluster, host: Host | None, *, allow_remote: bool) -> None:
+    """Refuse to listen where other hosts could connect, or at a host's port in use.
+
+    Lets TensorFlow call the cluster's hosts past a web proxy that is set for all.
+    """
+    allowed = allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1"
+    if not allowed and (interfaces := open_interfaces()):
+        raise ConfigError(
+            "TensorFlow listens on every interface, without a password, and whoever "
+            "reaches it can run what they like here. This machine can be reached over "
+            f"{', '.join(interfaces)}. {_ADVICE}"
+        )
+    before = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
+    names = [one.address.rpartition(":")[0].strip("[]") for one in cluster.hosts]
+    names = [*filter(None, before.split(",")), *names]
+    os.environ[_NO_PROXY] = ",".join(dict.fromkeys(names))
+    if host is None:
+        return
+    with socket.socket() as plug:
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:  # as TensorFlow does: on every interface
+            plug.bind(("", int(host.address.rpartition(":")[2])))
+        except OSError as error:
+            joined = host.name == CLIENT
+            whose = "program, which has joined this cluster," if joined else "process"
+            raise ConfigError(
+                f"{host.name} cannot listen at {host.address} ({error.strerror}): "
+                f"another {whose} uses the port. End it, or give {host.name} another "
+                "address in [hosts]."
+            ) from None

@@ -5,8 +5,15 @@ attention layer by its heads. Each slice is a layer with its part of the weights
 outputs are put side by side, or summed. So each device holds its part of weights,
 gradients and slots, and what is placed, planned and audited are ordinary layers.
 `tf/parallel/unsharding.py` makes one layer of them again.
+
+    x --+-- heads 0 to 3 (gpu:0) --+-- sum -- what the whole layer gives
+        +-- heads 4 to 7 (gpu:1) --+
+
+Each head reads all inputs and adds its share to every output, so slices are summed.
+The output's bias belongs to no head: the first slice has it.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +24,9 @@ import tensorflow as tf
 from splitnet.core.errors import SplitnetError
 from splitnet.core.replication import batch_shares
 from splitnet.tf.internals import keras_api
-from splitnet.tf.sharding.heads import ATTENTION, HEAD_SLICES, SliceJoin
 
 # What says how wide a layer is: the first is cut, the others by the same proportion.
-COUNTED = {
+_COUNTED = {
     **{f"Conv{n}D{t}": ("filters",) for n in (1, 2, 3) for t in ("", "Transpose")},
     "Dense": ("units",),
     "EinsumDense": ("output_shape",),
@@ -42,7 +48,8 @@ class _SliceOf:
     """What stands for a slice of a variable's value, or of its initializer's."""
 
     def __init__(self, whole: Any, axis: int, start: int, size: int) -> None:
-        self._whole, self._axis, self._start, self._size = whole, axis, start, size
+        self._whole = whole
+        self._index = (*[slice(None)] * axis, slice(start, start + size))
 
     @property
     def value(self) -> Any:
@@ -51,9 +58,7 @@ class _SliceOf:
         Scopes merge: without None, a worker's CPU would be the host.
         """
         with tf.device(None), tf.device("/device:CPU:0"):
-            whole = tf.convert_to_tensor(self._whole.value)
-            rows = slice(self._start, self._start + self._size)
-            return whole[(*[slice(None)] * self._axis, rows)]
+            return tf.convert_to_tensor(self._whole.value)[self._index]
 
 
 def cut_layer(
@@ -73,21 +78,20 @@ def cut_layer(
     Raises:
         SplitnetError: a layer that cannot be cut so.
     """
-    kind = type(layer).__name__
-    config = _checked_config(layer)
+    kind, config = type(layer).__name__, _checked_config(layer)
+    attends, who = kind in HEAD_SLICES, f"{kind} {layer.name!r}"
     axis = _axis_of(layer, config, count)
-    width = _extent(config[COUNTED[kind][0]], axis)
+    width = _extent(config[_COUNTED[kind][0]], axis)
     if width < count:
-        what = "heads" if kind in ATTENTION else "outputs"
         raise SplitnetError(
-            f"{kind} {layer.name!r} has {width} {what}, which cannot be cut "
-            f"over {count} devices."
+            f"{who} has {width} {'heads' if attends else 'outputs'}, which cannot be "
+            f"cut over {count} devices."
         )
     whole = copies.of(layer)
     if not isinstance(call(whole, inputs), keras.KerasTensor):
         raise SplitnetError(
-            f"{kind} {layer.name!r} gives several outputs here, and slices "
-            "are joined to one; use net.branch."
+            f"{who} gives several outputs here, and slices are joined to one; use "
+            "net.branch."
         )
     source = layer if layer.built else whole
     activation = getattr(layer, "activation", None)
@@ -95,9 +99,20 @@ def cut_layer(
         activation = None  # each slice has it; any other must see all outputs
     start, parts = 0, []
     for number, size in enumerate(batch_shares(width, count)):
-        changed = _config(layer, config, (number, count, size), axis)
+        changed = {**config, "name": f"{layer.name}_slice{number}"}
+        changed.pop("build_config", None)
+        for key in _COUNTED[kind]:
+            if isinstance(config[key], list | tuple):
+                changed[key] = list(config[key])
+                changed[key][axis] = size
+            else:  # in proportion to the first
+                changed[key] = config[key] * size // width
+        if isinstance(changed.get("seed"), int):
+            changed["seed"] += number  # else all slices would drop the same
         if activation is not None:
             changed["activation"] = "linear"
+        if attends:
+            changed |= {"slice_number": number, "slice_count": count}
         clone = HEAD_SLICES.get(kind, type(layer)).from_config(changed)
         clone.trainable = layer.trainable
         parts.append(call(clone, inputs))
@@ -108,7 +123,7 @@ def cut_layer(
     del saved["config"]["name"]
     joined = SliceJoin(
         whole=json.dumps(saved),
-        axis=None if kind in ATTENTION else axis,
+        axis=None if attends else axis,
         activation=activation,
         name=f"{layer.name}_join",
         dtype=layer.dtype_policy,
@@ -118,10 +133,10 @@ def cut_layer(
 
 def _checked_config(layer: Any) -> dict[str, Any]:
     kind = type(layer).__name__
-    if kind not in COUNTED or not keras_api.from_keras(layer):
+    if kind not in _COUNTED or not keras_api.from_keras(layer):
         raise SplitnetError(
             f"its body is {layer!r}, which cannot be cut along its outputs. net.split "
-            f"takes one layer of {', '.join(sorted(COUNTED))}."
+            f"takes one layer of {', '.join(sorted(_COUNTED))}."
         )
     config: dict[str, Any] = layer.get_config()
     activation = getattr(layer, "activation", None)
@@ -176,27 +191,6 @@ def _extent(value: Any, axis: int) -> int:
     return int(value[axis] if isinstance(value, list | tuple) else value)
 
 
-def _config(
-    layer: Any, config: dict[str, Any], share: tuple[int, int, int], axis: int
-) -> dict[str, Any]:
-    """The configuration of slice `number` of `count`, with its share of outputs."""
-    number, count, size = share
-    kind = type(layer).__name__
-    changed = {**config, "name": f"{layer.name}_slice{number}"}
-    changed.pop("build_config", None)
-    for key in COUNTED[kind]:
-        if isinstance(config[key], list | tuple):
-            changed[key] = list(config[key])
-            changed[key][axis] = size
-        else:  # in proportion to the first
-            changed[key] = config[key] * size // _extent(config[COUNTED[kind][0]], axis)
-    if isinstance(changed.get("seed"), int):
-        changed["seed"] += number  # else all slices would drop the same
-    if kind in ATTENTION:
-        changed |= {"slice_number": number, "slice_count": count}
-    return changed
-
-
 def _give_slices(
     layer: Any, whole: Any, clone: Any, share: tuple[int, int, int]
 ) -> None:
@@ -211,7 +205,7 @@ def _give_slices(
             each = mine.shape[axis] // width
             own = _SliceOf(mine, axis, start * each, size * each)
             keras_api.borrow_value(its, own)
-        elif not start and type(layer).__name__ in ATTENTION:
+        elif not start and type(layer).__name__ in HEAD_SLICES:
             keras_api.borrow_value(its, mine)
         else:
             raise SplitnetError(
@@ -246,3 +240,87 @@ def _check_rules(layer: Any, variable: Any, axis: int) -> None:
                 f"{variable.name!r} looks along axis {axis}, which is cut, so no slice "
                 "can follow it by itself; use net.branch, or another rule."
             )
+
+
+def _slice_class(whole: Any) -> Any:
+    """The class of a slice of an attention layer of class `whole`."""
+
+    class HeadSlice(whole):
+        def __init__(
+            self, *args: Any, slice_number: int = 0, slice_count: int = 1, **kwargs: Any
+        ) -> None:
+            super().__init__(*args, **kwargs)
+            self.slice_number, self.slice_count = slice_number, slice_count
+
+        @functools.wraps(whole.build)
+        def build(self, *args: Any, **kwargs: Any) -> None:
+            super().build(*args, **kwargs)
+            output = self._output_dense
+            if self.slice_number and output.bias is not None:
+                del output.bias
+                output.bias, output.bias_axes = None, None
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Attention takes the masks off what it reads; so may the last slice."""
+            seen = keras.tree.flatten((args, kwargs))
+            masks = [(t, keras_api.mask_of(t)) for t in seen]
+            made = super().__call__(*args, **kwargs)
+            if self.slice_number < self.slice_count - 1:
+                for tensor, mask in masks:
+                    if mask is not None:
+                        keras_api.set_mask(tensor, mask)
+            return made
+
+        def get_config(self) -> dict[str, Any]:
+            own = {"slice_number": self.slice_number, "slice_count": self.slice_count}
+            return super().get_config() | own
+
+    HeadSlice.__name__ = HeadSlice.__qualname__ = f"{whole.__name__}Slice"
+    return keras.saving.register_keras_serializable("splitnet")(HeadSlice)
+
+
+HEAD_SLICES = {
+    kind.__name__: _slice_class(kind)
+    for kind in (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+}
+"""The class of slices of each attention layer, by its name."""
+
+
+@keras.saving.register_keras_serializable("splitnet")
+class SliceJoin(keras.layers.Layer):
+    """What joins the slices of a layer, with the mask that each of them hands on.
+
+    They are put side by side along an axis, or summed without one. `whole` is the layer
+    as Keras saves it, without its name, for plans are matched with models of other
+    names. Its `activation` is here if it looks at several outputs at once.
+    """
+
+    def __init__(
+        self, *, whole: str, axis: int | None, activation: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.whole, self.axis = whole, axis
+        self.activation = keras.activations.get(activation)
+        self.supports_masking = True
+
+    def whole_layer(self) -> Any:
+        """The layer that was cut, not yet built."""
+        whole = keras.saving.deserialize_keras_object(json.loads(self.whole))
+        whole.name = self.name.removesuffix("_join")
+        return whole
+
+    def call(self, inputs: Any) -> Any:
+        """Join the slices in their order."""
+        if self.axis is None:
+            return functools.reduce(keras.ops.add, inputs)
+        return self.activation(keras.ops.concatenate(inputs, self.axis))
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """The mask of the first slice: they all have the same."""
+        return mask[0] if isinstance(mask, list | tuple) else mask
+
+    def get_config(self) -> dict[str, Any]:
+        """Its arguments."""
+        activation = keras.activations.serialize(self.activation)
+        own = {"whole": self.whole, "axis": self.axis, "activation": activation}
+        return super().get_config() | own

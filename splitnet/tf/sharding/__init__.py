@@ -1,1 +1,0 @@
-"""Layers cut along their outputs, one slice per device."""
