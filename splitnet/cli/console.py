@@ -54,11 +54,11 @@ def import_tensorflow(level: str = "3") -> None:
     `level` is what it may log afterwards, "3" nothing, "2" errors; a level that the
     user has set as TF_CPP_MIN_LOG_LEVEL is left alone, and "0" shows all lines.
     """
-    from splitnet.tf.runtime.logging import import_frameworks, log_filter
+    from splitnet.tf.runtime.logging import import_frameworks
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)
     loaded = "tensorflow" in sys.modules
-    with nullcontext() if loaded else progress("loading TensorFlow"), log_filter():
+    with nullcontext() if loaded else progress("loading TensorFlow"):
         import_frameworks()
 
 

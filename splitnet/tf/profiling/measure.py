@@ -21,20 +21,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from splitnet.core import costs
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.costs import (
-    CallSeconds,
-    Costs,
-    UpdateSeconds,
-    optimizer_name,
-    rows_of,
-    signature,
-)
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import canonical
+from splitnet.tf.reading.call_cost import size_of
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.flatten import Site
 from splitnet.tf.reading.read import graph_of
@@ -46,7 +40,6 @@ _SHARE = 4  # of the batch, for the second time of each call
 _LOOP_SECONDS = 0.02  # a call is repeated in a loop until it takes so long
 _MOST_LOOPS = 4**5
 _RUNS = 6  # of each loop; the fastest counts
-_OPEN_SIZE = 8  # for an extent that is None
 _LINK_RUNS = 30
 _TRIPS = 6  # there and back
 _COPIES = 12
@@ -61,7 +54,7 @@ def measure(
     *,
     optimizer: str = "adam",
     on_progress: Callable[[float, str], None] | None = None,
-) -> Costs:
+) -> costs.Costs:
     """Time every call of a source on each kind of device, and the links between them.
 
     The source is left as it was. Devices of one kind and speed count as one kind; with
@@ -94,44 +87,43 @@ def measure(
                 [f"{d.name} ({d.target})" for d in missing],
             )
         )
-    optimizer = optimizer_name(optimizer)
+    optimizer = costs.optimizer_name(optimizer)
     blueprint = sized(blueprint_of(source, "expand"))
     graph = graph_of(blueprint, batch)
     jobs: dict[tuple[str, float], tuple[Call, Site]] = {}
     for site in blueprint.sites:  # what towers share is estimated
         call = graph.call.get(site.call)
         if call and not site.node.is_input:
-            jobs.setdefault((signature(call), call.forward_flops), (call, site))
+            jobs.setdefault((costs.signature(call), call.forward_flops), (call, site))
     free = cluster.free_devices
     timed = {labels: one for labels, one in _kinds(cluster).items() if one in free}
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
     tell = on_progress or (lambda *_: None)
-    calls: list[CallSeconds] = []
-    updates: list[UpdateSeconds] = []
+    calls: list[costs.CallSeconds] = []
+    updates: list[costs.UpdateSeconds] = []
     for labels, device in timed.items():
         stopwatch = _Stopwatch(device)
         for call, site in jobs.values():
             tell(next(shares), f"{site.call} on {device.name}")
             made = _call_seconds(site, stopwatch, batch, trains=call.backward_flops > 0)
-            made += (rows_of(call), call.forward_flops)
-            calls += (CallSeconds(signature(call), one, *made) for one in labels)
+            made += (costs.rows_of(call), call.forward_flops)
+            calls += (
+                costs.CallSeconds(costs.signature(call), one, *made) for one in labels
+            )
         tell(next(shares), f"update on {device.name}")
         small, large = (
             stopwatch.of(_update(device, optimizer, size))() for size in _UPDATED_BYTES
         )
         speed = (_UPDATED_BYTES[1] - _UPDATED_BYTES[0]) / max(large - small, 1e-9)
-        updates += (UpdateSeconds(one, speed, small) for one in labels)
+        updates += (costs.UpdateSeconds(one, speed, small) for one in labels)
     tell(next(shares), "links between devices")
-    costs = Costs(tuple(calls), tuple(updates), measure_links(cluster))
+    table = costs.Costs(tuple(calls), tuple(updates), measure_links(cluster))
     tell(next(shares), "done")
-    return costs
+    return table
 
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:
-    """One of each sort of equal devices, under the labels that the table gives them.
-
-    A kind whose devices are all equal goes by the kind's name, others by their own.
-    """
+    """One of each sort of equal devices, by its labels: the kind if all are equal."""
     alike: dict[tuple[Any, ...], list[Device]] = {}
     for device in cluster:
         key = (device.kind, device.flops_per_second, bool(device.host))
@@ -155,10 +147,7 @@ class _Stopwatch:
         self._taken = self.of(lambda: [v.read_value() for v in several])() / 16
 
     def of(self, compute: Callable[[], list[Any]]) -> Callable[[], float]:
-        """Something that times a computation of some tensors, as often as it is called.
-
-        What the loop and taking the tensors cost is measured once and subtracted.
-        """
+        """Something that times a computation, without what taking its tensors costs."""
         taken: list[int] = []
 
         def body(number: Any, total: Any) -> tuple[Any, Any]:
@@ -192,12 +181,9 @@ class _Stopwatch:
 
 
 def _seconds_of(*runs: Callable[[], Any], rounds: int) -> list[float]:
-    """The fastest time of each, over rounds of all after one that traces.
-
-    Other load only ever makes a run longer, and may last longer than one round.
-    """
+    """The fastest time of each, over rounds of all: other load makes runs longer."""
     wait_for_workers()
-    for run in runs:
+    for run in runs:  # traces
         run()
     times = [[timeit.timeit(run, number=1) for run in runs] for _ in range(rounds)]
     return [min(of_one) for of_one in zip(*times)]
@@ -214,8 +200,7 @@ def _call_seconds(
         clone = Cloner(lambda layer: target).of(node.operation)
         operation = keras_api.operation_fn(clone, training=True)
         for tensor in node.input_tensors:
-            first = (tensor.shape[0] or batch,) if tensor.shape else ()
-            value = values[id(tensor)] = _synthetic(tensor, first, draw)
+            value = values[id(tensor)] = _synthetic(tensor, batch, draw)
             shape = (None, *value.shape[1:]) if tensor.shape[:1] == (None,) else None
             inputs[id(tensor)] = tf.Variable(value, shape=shape)
 
@@ -279,27 +264,24 @@ def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:
     """
     draw = np.random.default_rng(0)
     inputs, targets = keras.tree.map_structure(
-        lambda one: _synthetic(one, (batch,), draw), (model.input, model.output)
+        lambda one: _synthetic(one, batch, draw), (model.input, model.output)
     )
     return inputs, targets
 
 
-def _synthetic(tensor: Any, first: tuple[int, ...], draw: np.random.Generator) -> Any:
-    """Values of a symbolic tensor's shape, its first dimension given, and dtype."""
-    shape = (*first, *(extent or _OPEN_SIZE for extent in tensor.shape[1:]))
-    dtype = keras.backend.standardize_dtype(tensor.dtype)
-    if dtype == "string":
+def _synthetic(tensor: Any, batch: int, draw: np.random.Generator) -> Any:
+    """Values of a symbolic tensor's shape and dtype."""
+    size = size_of(tensor, batch)
+    shape, dtype = tuple(size.shape), size.dtype
+    if dtype == tf.string:
         return np.full(shape, "a", dtype=object)
-    if "int" in dtype or dtype == "bool":
-        return draw.integers(0, 2, shape).astype(dtype)
-    return draw.random(shape).astype(tf.as_dtype(dtype).as_numpy_dtype)
+    whole = dtype.is_integer or dtype.is_bool
+    values = draw.integers(0, 2, shape) if whole else draw.random(shape)
+    return values.astype(dtype.as_numpy_dtype)
 
 
 def measure_links(cluster: Cluster) -> tuple[Link, ...]:
-    """A link for each ordered pair of devices; pairs of equal ends are measured once.
-
-    Ends are equal if they are of one host, kind and speed.
-    """
+    """A link for each ordered pair; ends of one host, kind and speed are equal."""
     keys, steps = {}, {}
     for one, other in permutations(cluster, 2):
         ends = [(d.host, d.kind, d.flops_per_second) for d in (one, other)]

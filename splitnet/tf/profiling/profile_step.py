@@ -21,12 +21,7 @@ from msgspec import Meta
 from splitnet.core.errors import AuditError, DeviceError, listed
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Task, Timeline
-from splitnet.tf.audit.observe import (
-    state_restored,
-    traced_graphs,
-    train_step,
-    unpacked,
-)
+from splitnet.tf.audit import observe
 from splitnet.tf.audit.partition_graphs import Names, call_of, works
 from splitnet.tf.emit import plan_of
 from splitnet.tf.placement.device_function import function_of, key_in, update_target
@@ -66,7 +61,7 @@ def profile_step(
         AuditError: the model is not compiled, or nothing was seen.
     """
     plan = plan_of(model)
-    inputs, targets, weights = unpacked(batch)
+    inputs, targets, weights = observe.unpacked(batch)
     if not model.compiled or targets is None:
         raise AuditError(
             f"profile_step() runs training steps of model {model.name!r}: compile it, "
@@ -80,12 +75,12 @@ def profile_step(
                 away,
             )
         )
-    with state_restored(model, training=True):
-        train_step(model, inputs, targets, weights)
+    with observe.state_restored(model, training=True):
+        observe.train_step(model, inputs, targets, weights)
         profiles = [_profile(model, inputs, targets, weights) for _ in range(steps)]
     placed = placed_of(model)
     names = Names(plan, placed, model.optimizer)
-    calls = _calls(traced_graphs(placed))
+    calls = _calls(observe.traced_graphs(placed))
     found = (_timeline_of(spaces, plan, names, calls) for spaces in profiles)
     best = min(found, key=lambda timeline: timeline.seconds)
     if not best.tasks:
@@ -101,7 +96,7 @@ def _profile(model: keras.Model, *batch: Any) -> list[bytes]:
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
     with tempfile.TemporaryDirectory(prefix="splitnet-") as folder:
         with tf.profiler.experimental.Profile(folder, options):
-            train_step(model, *batch)
+            observe.train_step(model, *batch)
         return [f.read_bytes() for f in sorted(Path(folder).rglob("*.xplane.pb"))]
 
 
@@ -118,10 +113,9 @@ class _Event(NamedTuple):
 def _timeline_of(
     spaces: Iterable[bytes], plan: Plan, names: Names, calls: _Calls
 ) -> Timeline:
-    """The timeline in a profile's files.
+    """The timeline in a profile's files: each pass of a part, first op to last.
 
-    A part's pass lasts from its first op to its last. Where two of a device overlap,
-    the earlier is cut.
+    Where two of a device overlap, the earlier is cut.
     """
     by_op: dict[tuple[str, bool], list[_Event]] = defaultdict(list)
     for event in _events(spaces):

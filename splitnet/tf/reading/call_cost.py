@@ -84,9 +84,9 @@ _CHECKS = 2
 class Scaled:
     """Costs of calls that differ in sizes alone, from the traces of a few of them.
 
-    Most costs are sums over tensors of so much per element. So a call whose numbers of
-    elements are a linear combination of those of traced calls costs the same
-    combination. That is checked against two more traces before it is used.
+    Most costs are sums of so much per element of a tensor. If a call's numbers of
+    elements are a linear combination of those of traced calls, so is its cost. That is
+    checked against two more traces before it is used.
     """
 
     def __init__(self) -> None:
@@ -143,8 +143,7 @@ _SCALED: dict[str, Scaled] = {}
 def _key(node: Any, sizes: Sequence[Any], training: bool) -> str:
     """What the cost depends on besides sizes.
 
-    "" if that cannot be written down: code of somebody else's, in a layer or as its
-    activation, or a configuration with functions or arrays.
+    "" for code of somebody else's, also as an activation, functions and arrays.
     """
     operation = node.operation
     for layer in keras_api.sublayers(operation) or [operation]:

@@ -16,15 +16,8 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError, listed, warn
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import from_keras, needs_memory, sublayers
+from splitnet.tf.reading import rebuild
 from splitnet.tf.reading.flatten import MODELS, Blueprint, flow_of, run_again
-from splitnet.tf.reading.rebuild import (
-    NotRebuiltError,
-    carry_assets,
-    check_alike,
-    held_functions,
-    rebuild,
-    share_parts,
-)
 from splitnet.tf.reading.variables import variables_of
 
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
@@ -40,13 +33,9 @@ def clone(
     """Make the model of a blueprint anew, each layer under the device of its weights.
 
     Weights have the values that the source's have or would be initialized with, and
-    its order, names and paths. Random states are left as they were found. `move` says
-    whether the variables of layers that are used themselves go to their devices: a
-    placed model that has these layers would be moved too. For the others see `Cloner`.
-
-    Raises:
-        DeclarationError: a layer hides variables, or has no values and no
-            configuration.
+    its order, names and paths. `move` says whether the variables of layers that are
+    used themselves go to their devices: a placed model that has these layers would be
+    moved too. For the others see `Cloner`.
     """
     cloner = Cloner(device_of, copy=copy, originals=blueprint.originals)
     with keras_api.random_states_kept():
@@ -106,8 +95,7 @@ class Cloner:
     def call(self, operation: Any, args: Any, kwargs: Any) -> Any:
         """Call the copy of an operation on symbolic tensors, under its device.
 
-        The copy of a built layer is compared with it after its first call; if they
-        differ, the layer itself takes the copy's place.
+        If the copy of a built layer then differs from it, it is used itself.
         """
         with self._on(operation):
             copy, source = self.of(operation), self._source(operation)
@@ -130,8 +118,8 @@ class Cloner:
                 with scope():
                     made = copy(*args, **kwargs)
                 if source.built:
-                    check_alike(source, copy)
-            except NotRebuiltError as error:
+                    rebuild.check_alike(source, copy)
+            except rebuild.NotRebuiltError as error:
                 why = str(error)
             except Exception as error:  # whatever a user's layer raises
                 if not source.built or from_keras(source) or needs_memory(error):
@@ -148,8 +136,7 @@ class Cloner:
     ) -> tuple[Any, dict[int, Any]]:
         """Call the copies of all operations of a functional model in its own order.
 
-        Returns the symbolic outputs in the model's structure, and the new tensor of
-        each old one by its id.
+        Returns the outputs in the model's structure, and each old tensor's new one.
         """
         given = zip(model.inputs, keras.tree.flatten(inputs))
         tensors = {id(old): new for old, new in given}
@@ -162,10 +149,7 @@ class Cloner:
         return keras.tree.map_structure(lambda t: tensors[id(t)], model.output), tensors
 
     def model(self, model: Any) -> tuple[Any, dict[int, Any]]:
-        """A copy of a functional model, of the same class, and its tensor of each old.
-
-        Tensors are by their ids.
-        """
+        """A copy of a functional model, of its class, and its tensor of each old id."""
         inputs = keras.tree.map_structure(input_like, model.input)
         outputs, tensors = self.replay(model, inputs)
         made = functional(model, inputs, outputs, tensors, self.beside)
@@ -183,8 +167,6 @@ class Cloner:
                 self._fill(layer, copy)
         return copy
 
-    # What remains when all copies are built
-
     def sources(self) -> dict[int, Any]:
         """The layer, nested model or operation that each copy is of, by its id."""
         found = self._copies.values()
@@ -200,22 +182,17 @@ class Cloner:
                     new.trainable = old.trainable
                 keras_api.rename_variable(new, old.name, old.path)
             if self._source(original).built:
-                carry_assets(self._source(original), copy)
+                rebuild.carry_assets(self._source(original), copy)
 
     def move_used(self) -> None:
-        """Move the variables of layers that are used as they are to their devices.
-
-        What their functions have traced are the variables at their old place.
-        """
+        """Move the variables of layers that are used as they are to their devices."""
         for number, device in self._used.items():
             layer = self._copies[number][1]
             for variable in [*variables_of(layer), *layer.metrics_variables]:
                 if device and not keras_api.lives_on(variable, device):
                     keras_api.move_value(variable, device)
-            for inner in sublayers(layer):
-                tf_api.forget_traces(inner, held_functions(inner))
-
-    # How single copies are made
+            for inner in sublayers(layer):  # traced with variables at their old place
+                tf_api.forget_traces(inner, rebuild.held_functions(inner))
 
     def _copy(self, operation: Any) -> None:
         """Make the copy of an operation, or use it as it is."""
@@ -238,13 +215,13 @@ class Cloner:
         else:
             source = self._source(operation)
             try:
-                copy = rebuild(source)
+                copy = rebuild.rebuilt(source)
                 if not source.built:
-                    check_alike(source, copy)
-            except NotRebuiltError as error:
+                    rebuild.check_alike(source, copy)
+            except rebuild.NotRebuiltError as error:
                 self._use(operation, str(error))
                 return
-            share_parts(operation, copy, self._copies)
+            rebuild.share_parts(operation, copy, self._copies)
             if not operation.built:  # seeds
                 self._fill(operation, copy)
         self._copies[id(operation)] = operation, copy
@@ -318,8 +295,8 @@ def functional(
 ) -> Any:
     """A functional model of the same class and name, over other tensors.
 
-    It has the attributes of the model that are not Keras' own: tensors as `tensors`
-    replaces them, by their ids, and layers as `copy_of` does.
+    It has the model's attributes that are not Keras' own, with these tensors by the ids
+    of the old ones, and layers as `copy_of` gives them.
     """
     made = type(model).__new__(type(model))
     keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
@@ -332,10 +309,9 @@ def functional(
         """A copy of what belongs to the model; anything else as it is."""
         if isinstance(value, dict):
             return {key: copied(item) for key, item in value.items()}
-        if type(value).__name__ in ("list", "TrackedList"):
-            return [copied(item) for item in value]
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
-            return tuple(copied(item) for item in value)  # TensorFlow wraps tuples
+        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+            kind = list if isinstance(value, list) else tuple  # Keras wraps them
+            return kind(map(copied, value))
         if isinstance(value, keras.KerasTensor):
             return known.get(id(value), value)
         if isinstance(value, keras.layers.Layer):

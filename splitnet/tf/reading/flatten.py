@@ -21,10 +21,9 @@ _form = functools.partial(keras.tree.map_structure, type)
 
 
 class InnerNode:
-    """A call inside an expanded model, or on tensors of other sizes, like a Keras node.
+    """As a Keras node: a call inside an expanded model, at "path/", or of other sizes.
 
-    Its outputs are symbolic tensors like `specs`; `path` is that of the expanded model,
-    with a slash at its end.
+    Its outputs are symbolic tensors like `specs`.
     """
 
     def __init__(
@@ -102,10 +101,9 @@ class Blueprint:
 
 
 def named(pairs: Iterable[tuple[str | None, Any]]) -> tuple[Site, ...]:
-    """Name each call for its layer; a second call of it is "name@2".
+    """Name each call for its layer: "model/name" inside an expanded model.
 
-    A call inside an expanded model is "model/name", one of a net "branch/name"; pairs
-    of a net have the branch, of other models None: each call is a part.
+    Pairs of a net have the branch, "branch/name"; of others None: each call is a part.
     """
     taken: Counter[str] = Counter()
     sites = []
@@ -155,10 +153,7 @@ def flow_of(
     def follow(
         one: Any, tensors: dict[int, Any], path: str = "", training: Any = None
     ) -> list[Any]:
-        """The outputs of a model that stands at `path`, as tensors of the flow.
-
-        `tensors` has those of its inputs, by the ids of its own.
-        """
+        """The outputs in the flow of a model at `path`; `tensors` has its inputs."""
         for node in keras_api.nodes_of(one):
             inner = _inside(node, tensors) if nested == "expand" else None
             if inner is not None:
@@ -185,8 +180,7 @@ def flow_of(
 def _inside(node: Any, tensors: Mapping[int, Any]) -> Any:
     """The functional model whose calls can be run in the place of a call.
 
-    None for what runs code of its own, or changes its inputs first, by a cast, another
-    rank or a mask.
+    None for code of its own, and for inputs that are cast, reshaped or masked first.
     """
     operation, kind = node.operation, type(node.operation)
     base = next((base for base in MODELS if isinstance(operation, base)), None)
@@ -232,11 +226,9 @@ def _moved(
 
 
 def is_sparse(tensor: Any) -> bool:
-    """Whether a symbolic tensor comes of something that makes sparse tensors.
+    """Whether an input, a layer, or an operation that was told to makes it sparse.
 
-    Keras marks products and quotients with plain numbers (`x / 255.0`) as sparse, and
-    what is made of them. Sparse tensors begin at an input or a layer, or at an
-    operation that was told to make them.
+    Keras also marks products and quotients with plain numbers (`x / 255.0`) as sparse.
     """
     node = keras_api.producer(tensor)
     if not tensor.sparse or node is None or getattr(node.operation, "sparse", False):

@@ -68,12 +68,7 @@ def read(
 
 
 def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Graph:
-    """Read a blueprint; see `read`. Towers are parts of their own.
-
-    Raises:
-        DeclarationError: another batch than the model's inputs are fixed to, or towers
-            whose inputs or outputs cannot be split.
-    """
+    """Read a blueprint; see `read`. Towers are parts of their own."""
     fixed = fixed_batches(blueprint.model)
     if fixed and batch not in fixed:
         raise DeclarationError(
@@ -210,12 +205,12 @@ def _structure_of(
 def _kept_bytes(sites: Sequence[Site], works: Sequence[Work], batch: int) -> list[int]:
     """The bytes that each call keeps for the backward pass, each tensor counted once.
 
-    Several calls may keep one tensor. Its maker pays if its own backward pass reads it,
-    and else the first that does. Views have their input's memory.
+    A tensor is its maker's if that reads it again, else the first reader's. Views have
+    their input's memory.
     """
-    calls = [(site.node, work) for site, work in zip(sites, works)]
+    nodes = [site.node for site in sites]
     memory: dict[int, Any] = {}  # the tensor whose memory a view shares
-    for node, work in calls:
+    for node, work in zip(nodes, works):
         if work.views and node.input_tensors:
             first = node.input_tensors[0]
             whole = memory.get(id(first), first)
@@ -223,7 +218,7 @@ def _kept_bytes(sites: Sequence[Site], works: Sequence[Work], batch: int) -> lis
     found = [work.inner_bytes for work in works]
     known: set[int] = set()
     for saves in ("saves_outputs", "saves_inputs"):
-        for number, (node, work) in enumerate(calls):
+        for number, (node, work) in enumerate(zip(nodes, works)):
             mine = node.outputs if saves == "saves_outputs" else node.input_tensors
             for place in getattr(work, saves):
                 tensor = memory.get(id(mine[place]), mine[place])
@@ -257,11 +252,7 @@ def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
 
 
 def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
-    """The source's calls under the names and parts that the plan gave them.
-
-    Raises:
-        DeclarationError: the plan was made from another model; says what differs.
-    """
+    """The source's calls under the names and parts that the plan gave them."""
     graph = plan.graph
     calls, plain = fold(graph), collapse(graph)
     source = _structure_of(sized(blueprint), graph.batch)
@@ -293,8 +284,8 @@ def _described(
 ) -> tuple[list[Any], list[str]]:
     """What each call is and reads, whatever its batch: to compare, and as a line.
 
-    Also the branch it is in, with its constraints, if that is one of `branches`. Lines
-    name calls without the numbers that Keras counts.
+    Also its branch with its constraints, if that is one of `branches`. Lines name calls
+    without the numbers that Keras counts.
     """
     shapes = {weight.name: weight.shape for weight in graph.weights}
     number = {call.name: i for i, call in enumerate(calls)}

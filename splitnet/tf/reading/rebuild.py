@@ -22,15 +22,13 @@ _SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
 
 
 class NotRebuiltError(Exception):
-    """A layer cannot be rebuilt from its configuration; the message says why."""
+    """Why a layer cannot be rebuilt from its configuration."""
 
 
-def rebuild(layer: Any) -> Any:
+def rebuilt(layer: Any) -> Any:
     """A new layer of the same class, configuration, initializers and name, not built.
 
-    Raises:
-        NotRebuiltError: its configuration does not describe it.
-        DeclarationError: it hides variables, so that it could not be placed at all.
+    A NotRebuiltError says that its configuration does not describe it.
     """
     _refuse_hidden_variables(layer)
     try:
@@ -123,14 +121,13 @@ def check_alike(layer: Any, clone: Any) -> None:
 def share_parts(original: Any, copy: Any, known: dict[int, tuple[Any, Any]]) -> None:
     """Let a copy hold the copies of the layers and seeds that its original holds.
 
-    A configuration says what a layer holds and not whether another holds the same: a
-    dense layer that is called, and is wrapped by `TimeDistributed` as well, would
-    become two. `known` has each original that was met, with its copy, by its id.
+    By its configuration alone, a dense layer that is called, and is wrapped by
+    `TimeDistributed` as well, would become two. `known` has each original that was met,
+    with its copy, by its id.
     """
     known[id(original)] = (original, copy)
 
     def joined(one: Any, other: Any) -> Any:
-        """The copy of `one`: what was met, or `other`, which is met now."""
         shared = isinstance(one, _SHARED) and not isinstance(one, MODELS)
         if type(one) is not type(other) or not shared:
             return other
@@ -187,8 +184,7 @@ def held_functions(layer: Any) -> list[Any]:
 def _reached(root: Any, kinds: tuple[type, ...] = _STATEFUL) -> list[Any]:
     """Values of some kinds, by breadth-first search.
 
-    Followed are closures, defaults, globals that the code names, functions that it
-    calls, attributes of bound objects, and items of lists, tuples and dicts.
+    Followed are items, attributes, closures, defaults, and globals that code names.
     """
     seen: dict[int, Any] = {}
     todo = [root]
@@ -204,9 +200,8 @@ def _held_by(value: Any) -> list[Any]:
     if isinstance(value, _HOLDERS):
         return gc.get_referents(value)
     function = isinstance(value, types.FunctionType)
-    if isinstance(value, types.ModuleType | type) or _is_framework(
-        value if function else type(value)
-    ):
+    owner = value if function else type(value)
+    if isinstance(value, types.ModuleType | type) or _is_framework(owner):
         return []
     if not function:
         kinds = (*_STATEFUL, *_HOLDERS, Callable)

@@ -53,10 +53,8 @@ class _SliceOf:
 
     @property
     def value(self) -> Any:
-        """The slice, cut on the host: the whole may have no room on a device.
-
-        Scopes merge: without None, a worker's CPU would be the host.
-        """
+        """The slice, cut on the host: the whole may have no room on a device."""
+        # Scopes merge: without None, a worker's CPU would be the host.
         with tf.device(None), tf.device("/device:CPU:0"):
             return tf.convert_to_tensor(self._whole.value)[self._index]
 
@@ -70,13 +68,10 @@ def cut_layer(
 ) -> tuple[list[Any], Any]:
     """Cut a layer into slices without values, call them, and join what they give.
 
-    The slices begin with the values that the whole layer has or would be initialized
-    with. To be called where layers are built without values: `copies` is the cloner
-    there, and `call` calls a layer with the inputs. Returns the outputs of the slices,
-    and what the whole layer would give.
-
-    Raises:
-        SplitnetError: a layer that cannot be cut so.
+    They begin with the values that the whole layer has or would be initialized with. To
+    be called where layers are built without values: `copies` is the cloner there, and
+    `call` calls a layer with the inputs. Returns the outputs of the slices and of the
+    join; a SplitnetError says why a layer cannot be cut so.
     """
     kind, config = type(layer).__name__, _checked_config(layer)
     attends, who = kind in HEAD_SLICES, f"{kind} {layer.name!r}"
@@ -166,8 +161,7 @@ def _checked_config(layer: Any) -> dict[str, Any]:
 def _axis_of(layer: Any, config: dict[str, Any], count: int) -> int:
     """The axis of the output that is cut.
 
-    That of an einsum must come from the kernel alone, and the bias must have it: the
-    last such axis that is wide enough.
+    Of an einsum the last that is wide enough, of the kernel alone, and of the bias.
     """
     if type(layer).__name__ != "EinsumDense":
         return 1 if getattr(layer, "data_format", None) == "channels_first" else -1
@@ -288,11 +282,10 @@ HEAD_SLICES = {
 
 @keras.saving.register_keras_serializable("splitnet")
 class SliceJoin(keras.layers.Layer):
-    """What joins the slices of a layer, with the mask that each of them hands on.
+    """What joins the slices of a layer: side by side along an axis, or their sum.
 
-    They are put side by side along an axis, or summed without one. `whole` is the layer
-    as Keras saves it, without its name, for plans are matched with models of other
-    names. Its `activation` is here if it looks at several outputs at once.
+    `whole` is the layer as Keras saves it, without its name, for plans are matched with
+    models of other names. Its `activation` is here if it looks at several outputs.
     """
 
     def __init__(

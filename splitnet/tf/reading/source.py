@@ -6,6 +6,7 @@ read, matched with plans and cloned by the same code.
 """
 
 import contextlib
+import functools
 import inspect
 import weakref
 from collections.abc import Callable, Container, Iterator
@@ -18,15 +19,10 @@ from splitnet.core.graph import Part
 from splitnet.core.net import Branch, Net, Ref, raise_faults
 from splitnet.core.replication import tower_part
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading import flatten
 from splitnet.tf.reading.call_cost import UNKNOWN_EXTENT, warn_once
 from splitnet.tf.reading.cloner import STEPS, Cloner
-from splitnet.tf.reading.flatten import (
-    Blueprint,
-    InnerNode,
-    flow_of,
-    named,
-    run_again,
-)
+from splitnet.tf.reading.flatten import Blueprint, flow_of, named
 from splitnet.tf.reading.rebuild import held_layers
 from splitnet.tf.reading.slices import HEAD_SLICES, cut_layer
 
@@ -37,11 +33,7 @@ _TRACES: "weakref.WeakKeyDictionary[Net, NetTrace]" = weakref.WeakKeyDictionary(
 def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
     """Bring a net or a Keras model to one form; no variable is given memory.
 
-    A source is a net, whose branches are its parts, a Keras model, or a function
-    without arguments that builds one. For `nested` see `read`.
-
-    Raises:
-        DeclarationError: with every fault of the declaration.
+    Also a function without arguments that builds a model. For `nested` see `read`.
     """
     if isinstance(source, Net):
         return _blueprint_of_net(source)
@@ -68,10 +60,7 @@ def resolved(source: Any) -> Any:
 
 
 def _functional_of(model: Any) -> Any:
-    """The functional form of a Keras model, over its own layers and nodes.
-
-    Refused is one without a graph of calls, or with code that its graph does not have.
-    """
+    """The functional form of a Keras model, over its own layers and nodes."""
     kind, own = type(model), vars(model)
     base, codes = keras_api.Functional, ("call", "__call__")
     if isinstance(model, keras.Sequential):
@@ -101,10 +90,9 @@ def _functional_of(model: Any) -> Any:
 
 
 def sized(blueprint: Blueprint) -> Blueprint:
-    """The same calls, with a size for each dimension that the inputs leave open.
+    """The same calls, with a size for each open dimension of inputs but the batch.
 
-    Only the batch stays open. What is assumed is logged, once for each model: of an
-    image the size of its other side, or 224.
+    It is logged once for each model: of an image its other side, or 224.
     """
     open_sizes: list[str] = []
     given = []
@@ -117,7 +105,8 @@ def sized(blueprint: Blueprint) -> Blueprint:
         shape = (*tensor.shape[:1], *known)
         spec = keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
         none = keras_api.SymbolicArguments()
-        given += InnerNode(node.operation, none, [spec], is_input=True).outputs
+        entry = flatten.InnerNode(node.operation, none, [spec], is_input=True)
+        given += entry.outputs
         if shape != tuple(tensor.shape):
             name = node.operation.name
             open_sizes.append(f"{name!r} {tuple(tensor.shape)} as {shape}")
@@ -225,8 +214,8 @@ def trace_of(net: Net, upto: int) -> "NetTrace":
 class NetTrace:
     """What the branches of one net returned, and which nodes each of them made.
 
-    `results[number]` is a structure of symbolic tensors, or None where it failed;
-    `part_of` maps a node's id to its branch's name.
+    `results` are structures of symbolic tensors, None where one failed; `part_of` maps
+    a node's id to its branch's name.
     """
 
     def __init__(self) -> None:
@@ -236,14 +225,11 @@ class NetTrace:
         self.faults: list[str] = []
         self._known: dict[int, Any] = {}
         self._bodies: dict[int, tuple[Any, Any, list[Any], Any]] = {}
+        self._branch: Any = None  # that is being called
         self._users: dict[int, Branch] = {}  # the first of each layer
 
     def look_up(self, value: Any) -> Any:
-        """Replace references by their tensors.
-
-        Raises:
-            LookupError: one of them failed; with the fault, if it is this reference's.
-        """
+        """Replace references by their tensors; a LookupError if one of them failed."""
         if isinstance(value, dict):
             return {key: self.look_up(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -280,7 +266,8 @@ class NetTrace:
             if entry:
                 made = keras.Input(branch.shape, dtype=branch.dtype, name=branch.name)
             else:
-                made = self._apply(branch, branch.body, inputs)
+                self._branch = branch
+                made = self._apply(branch.body, inputs)
             flat = keras.tree.flatten(made)
             if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
                 raise SplitnetError(
@@ -290,17 +277,17 @@ class NetTrace:
         except Exception as error:  # whatever a layer or a user's function raises
             if keras_api.needs_memory(error):
                 raise
-            why = str(error)
-            if not isinstance(error, SplitnetError):
-                shapes = [
-                    str(getattr(t, "shape", t)) for t in keras.tree.flatten(inputs)
-                ]
+            why = f"{type(error).__name__}: {first_line(error)}"
+            shapes = [str(getattr(t, "shape", t)) for t in keras.tree.flatten(inputs)]
+            if isinstance(error, SplitnetError):
+                why = str(error)
+            elif entry:
                 why = (
-                    f"its body cannot be applied to inputs of shape {', '.join(shapes)}"
+                    f"shape {branch.shape} and dtype {branch.dtype!r} cannot be: {why}"
                 )
-                if entry:
-                    why = f"shape {branch.shape} and dtype {branch.dtype!r} cannot be"
-                why += f": {type(error).__name__}: {first_line(error)}"
+            else:
+                given = f"inputs of shape {', '.join(shapes)}"
+                why = f"its body cannot be applied to {given}: {why}"
                 if type(branch.body).__name__ in HEAD_SLICES:
                     why += ". It reads [query, value] or [query, value, key]"
             self.faults.append(f"{branch.where}: {branch.kind} {branch.name!r}: {why}")
@@ -310,21 +297,20 @@ class NetTrace:
             self._known |= {id(tensor): tensor for tensor in node.outputs}
         return made
 
-    def _apply(self, branch: Branch, body: Any, inputs: Any) -> Any:
-        if branch.slices:  # each a part of its own
-            self._note_user(branch, body)
-            count, copies = len(branch.slices), self.cloner
-            made, outputs = cut_layer(body, count, inputs, copies, _call)
+    def _apply(self, body: Any, inputs: Any) -> Any:
+        if slices := self._branch.slices:  # each a part of its own
+            self._note_user(body)
+            made, joined = cut_layer(body, len(slices), inputs, self.cloner, _call)
             for number, tensor in enumerate(made):
                 node = keras_api.producer(tensor)
-                self.part_of[id(node)] = tower_part(branch.name, number)
-            return outputs
+                self.part_of[id(node)] = tower_part(self._branch.name, number)
+            return joined
         if isinstance(body, list | tuple) and body:
             for one in body:
-                inputs = self._apply(branch, one, inputs)
+                inputs = self._apply(one, inputs)
             return inputs
         if isinstance(body, keras.Operation):
-            return _call(self._calling(branch, body), inputs, body.call)
+            return _call(functools.partial(self._run, body), inputs, body.call)
         if inspect.isclass(body) or not callable(body):
             raise SplitnetError(
                 f"its body is {body!r}; it must be a layer (an instance, no class), a "
@@ -333,7 +319,7 @@ class NetTrace:
         if id(body) not in self._bodies:
             with contextlib.ExitStack() as redirected:
                 for layer in held_layers(body):
-                    call = self._calling(branch, layer)
+                    call = functools.partial(self._run, layer)
                     redirected.enter_context(_redirected(layer, call))
                 outputs = _call(body, inputs)
             flat = keras.tree.flatten(outputs)
@@ -345,23 +331,18 @@ class NetTrace:
         _, taken, nodes, outputs = self._bodies[id(body)]
         old, new = map(keras.tree.flatten, (taken, inputs))
         tensors = {id(one): other for one, other in zip(old, new)}
-        run_again(nodes, tensors, lambda one, args, kwargs: one(*args, **kwargs))
+        flatten.run_again(nodes, tensors, lambda one, args, more: one(*args, **more))
         return keras.tree.map_structure(lambda t: tensors.get(id(t), t), outputs)
 
-    def _calling(self, branch: Branch, operation: Any) -> Callable[..., Any]:
-        """A function that calls the copy of an operation."""
+    def _run(self, operation: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self._note_user(operation)
+        return self.cloner.call(operation, args, kwargs)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._note_user(branch, operation)
-            return self.cloner.call(operation, args, kwargs)
-
-        return call
-
-    def _note_user(self, branch: Branch, operation: Any) -> None:
+    def _note_user(self, operation: Any) -> None:
         """Refuse a layer that one branch cuts and another uses: it would not be one."""
         for layer in keras_api.sublayers(operation):
-            first = self._users.setdefault(id(layer), branch)
-            if first is not branch and (first.slices or branch.slices):
+            first = self._users.setdefault(id(layer), self._branch)
+            if first is not self._branch and (first.slices or self._branch.slices):
                 raise SplitnetError(
                     f"layer {layer.name!r} is in {first.kind} {first.name!r} as well, "
                     "and a layer that is cut has no weights to share. Use net.branch "
@@ -374,8 +355,7 @@ def _redirected(layer: Any, call: Callable[..., Any]) -> Iterator[None]:
     """Let calls of a layer go to its copy, while a function that holds it runs.
 
     Python looks for `__call__` on a class, so the layer is of a subclass for the
-    moment, and of its plain class again while it is copied; no class of Keras is
-    changed.
+    moment, and of its plain class while it is copied; no class of Keras is changed.
     """
     kind = type(layer)
 

@@ -53,12 +53,10 @@ _FLOPS = {
 class Work:
     """What one call computes and keeps.
 
-    `matrix_flops` are those of matrix products and convolutions, twice the
-    multiply-adds that papers print. Kept until the backward pass are the inputs
-    `saves_inputs`, the outputs `saves_outputs`, and `inner_bytes` besides: what
-    gradient operations that something needs read of the forward pass. `views` says that
-    the outputs share the memory of the first input. The others are those of
-    `graph.Call`.
+    `matrix_flops` are those of matrix products and convolutions. Gradient operations
+    that something needs read the inputs `saves_inputs`, the outputs `saves_outputs`,
+    and `inner_bytes` besides. `views` says that the outputs share the memory of the
+    first input. The others are those of `graph.Call`.
     """
 
     matrix_flops: float = 0.0
@@ -87,7 +85,7 @@ def trace(
 ) -> Work:
     """Trace `call` and its gradient on tensors of these `tf.TensorSpec`s; run neither.
 
-    The Keras variables that it may read need not have values.
+    The Keras variables that it may read need no values.
     """
     graph = tf_api.FuncGraph("cost")  # takes tensors that layers hold as captures
 
@@ -322,8 +320,7 @@ def _early(
     """What gradient operations read that is made as soon as the backward pass begins.
 
     It needs no incoming gradient: tensors of the backward pass, and others, which are
-    transposes of the forward pass, made again, and products with a constant, as
-    TensorFlow's optimizer makes c (g a) to g (c a).
+    transposes made again, and products: TensorFlow makes c (g a) to g (c a).
     """
     waiting = {id(t.op) for t in incoming}
     made = {id(op) for op in backward}

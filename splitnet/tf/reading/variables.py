@@ -11,8 +11,7 @@ from splitnet.tf.internals import keras_api
 def variables_of(operation: Any) -> list[Any]:
     """All variables of a layer or model, each once; none for a raw operation.
 
-    First those that Keras lists, seeds among them, then those that a layer only holds:
-    the states of a stateful recurrence are no one's weights, but they have a device.
+    Those that Keras lists, then those that a layer only holds: states of a recurrence.
     """
     found = {id(v): v for v in getattr(operation, "variables", ())}
 
@@ -29,10 +28,7 @@ def variables_of(operation: Any) -> list[Any]:
 
 
 def weights_of(operation: Any) -> list[Any]:
-    """The variables that were made to be trained, frozen or not: no call changes them.
-
-    Those that were not, such as moving averages and seeds, may change in any call.
-    """
+    """The variables made to be trained, frozen or not; no call changes them."""
     layers = keras_api.sublayers(operation)
     return [v for layer in layers for v in keras_api.own_trainable_variables(layer)]
 

@@ -31,10 +31,7 @@ _Step = tuple[str, Callable[[], object]]  # a setting as it was given, what appl
 
 
 def started() -> bool:
-    """Whether TensorFlow has claimed its devices; neither loads nor starts it.
-
-    From then on most settings are closed.
-    """
+    """Whether TensorFlow has claimed its devices; neither loads nor starts it."""
     if "tensorflow.python.eager.context" not in sys.modules:
         return False
     from splitnet.tf.internals import tf_api
@@ -92,11 +89,7 @@ def configure(
 
 
 def force_cpu() -> Settings:
-    """Use no GPU, even if there are some: `configure(visible="none")`.
-
-    Raises:
-        ConfigError: TensorFlow has already claimed a GPU.
-    """
+    """Use no GPU, even if there are some: `configure(visible="none")`."""
     return apply_settings({"visible": "none"})
 
 
@@ -124,9 +117,7 @@ def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
 
 
 def check_settings(settings: Settings) -> list[_Step]:
-    """The calls that apply settings to TensorFlow here.
-
-    Those of GPUs are the same for all GPUs, as TensorFlow demands.
+    """The calls that apply settings here, for all GPUs alike, as TensorFlow demands.
 
     Raises:
         ConfigError: what this machine's GPUs and driver cannot do; all of it.

@@ -23,7 +23,7 @@ from splitnet.tf.runtime.configure import (
     make_cpu_devices,
     started,
 )
-from splitnet.tf.runtime.logging import import_frameworks, log_filter
+from splitnet.tf.runtime.logging import import_frameworks
 from splitnet.tf.runtime.nvml import Details, cards
 
 _free_before: dict[str, int] = {}  # of each card: bytes, before TensorFlow's share
@@ -49,8 +49,7 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
         ConfigError: TensorFlow has already started with too few CPU devices, or a
             setting cannot be applied.
     """
-    with log_filter():
-        import_frameworks()
+    import_frameworks()
     apply_settings({"visible": "none"} if stand_in_gpus else None)
     gpus = [device for device, _ in _real_gpus()]
     count = 1 if stand_in_gpus else cpu_devices()

@@ -1,8 +1,7 @@
 """Keep TensorFlow's start-up log lines off the terminal.
 
-TensorFlow writes lines about oneDNN, CPU instructions and missing CUDA drivers to file
-descriptor 2 when it is imported and when it looks for devices. Some of them come before
-it reads `TF_CPP_MIN_LOG_LEVEL`, so they are filtered at the file descriptor.
+It writes some of them before it reads `TF_CPP_MIN_LOG_LEVEL`, so they are filtered at
+file descriptor 2.
 """
 
 import os
@@ -26,8 +25,8 @@ _DRIVER = Path("/proc/driver/nvidia")
 def log_filter() -> Iterator[None]:
     """Hide start-up lines written to standard error in this block.
 
-    Without an NVIDIA driver, errors about it are expected and hidden as well. Other
-    lines are written when the block ends, those of other threads included.
+    So are errors about an NVIDIA driver, where there is none. Other lines are written
+    when the block ends.
     """
     terminal = None
     if os.environ.get(LEVEL_VARIABLE) != "0":
@@ -53,17 +52,15 @@ def log_filter() -> Iterator[None]:
 
 
 def hide_remarks() -> None:
-    """Keep INFO lines off standard error, unless asked for or TensorFlow is loaded.
-
-    With workers there is one whenever a function is deleted, at any time.
-    """
-    if "tensorflow" not in sys.modules:
+    """Keep INFO lines off standard error, unless asked for or TensorFlow is loaded."""
+    if "tensorflow" not in sys.modules:  # there is one whenever a function is deleted
         os.environ.setdefault(LEVEL_VARIABLE, "1")
 
 
 def import_frameworks() -> None:
-    """Import Keras and TensorFlow and list the devices; each writes log lines once."""
-    import keras  # noqa: F401  # for its effect
-    import tensorflow as tf
+    """Import Keras and TensorFlow and list the devices, which writes log lines once."""
+    with log_filter():
+        import keras  # noqa: F401  # for its effect
+        import tensorflow as tf
 
-    tf.config.list_physical_devices()
+        tf.config.list_physical_devices()

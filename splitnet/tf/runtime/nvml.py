@@ -25,10 +25,7 @@ class Details:
 
 
 def cards() -> list[Details]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
-
-    None without nvidia-ml-py or a driver.
-    """
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in order; none without a driver."""
     try:
         import pynvml
 

@@ -1,14 +1,12 @@
 """Join this program to workers, check their health, and wait for what they still do.
 
-TensorFlow ends a step at once if a worker dies, and waits without limit if one hangs,
-as does its own health check. So a thread asks every worker for its state, by plain gRPC
-with a deadline, and closes the connections to one that does not answer: the step then
-ends with an error as well.
+TensorFlow ends a step at once if a worker dies, and waits without limit if one hangs.
+So a thread asks every worker for its state, by plain gRPC with a deadline, and closes
+the connections to one that does not answer: the step then ends with an error as well.
 
-TensorFlow sends operations outside of functions to a worker and does not wait; a
-function reaches the worker by another way. After `set_weights`, `load_weights` or a
-callback that restores weights, a step could so run on the old values, or on none. So
-each step of a model that uses workers waits for those operations first.
+TensorFlow does not wait for operations outside of functions, and a function reaches the
+worker by another way: after `set_weights` or `load_weights` a step could run on the old
+values. So each step of a model that uses workers waits for those operations first.
 """
 
 import functools
@@ -20,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -39,8 +37,7 @@ _LONG_SECONDS = 8.0  # for an answer, before work is refused
 _STATES = {"OK": "healthy", "DEADLINE_EXCEEDED": "unresponsive"}
 _REASONS = {
     "healthy": "",
-    "unresponsive": ": no answer for {:.1f} s; the process hangs or is stopped, or the "
-    "network does",
+    "unresponsive": ": no answer; the process hangs or is stopped, or the network does",
     "unreachable": ": no worker listens there; it died, was not started, or the "
     "address is wrong",
 }
@@ -54,12 +51,11 @@ class Health:
 
     host: Host
     state: str
-    seconds: float
 
     def __str__(self) -> str:
         """The state as a clause of a message."""
-        reason = _REASONS[self.state].format(self.seconds)
-        return f"{self.host.name} ({self.host.address}) is {self.state}{reason}"
+        who = f"{self.host.name} ({self.host.address})"
+        return f"{who} is {self.state}{_REASONS[self.state]}"
 
 
 def workers_of(cluster: Cluster) -> list[Host]:
@@ -72,7 +68,7 @@ def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health
     """Ask all these workers at once for their state, within the time limit."""
     import grpc
 
-    began, asked = time.monotonic(), []
+    asked = []
     for host in hosts:
         no_proxy = [("grpc.enable_http_proxy", 0)]
         channel = grpc.insecure_channel(host.address, options=no_proxy)
@@ -81,7 +77,7 @@ def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health
     found = []
     for host, channel, answer in asked:
         state = _STATES.get(answer.code().name, "unreachable")  # code() waits
-        found.append(Health(host, state, time.monotonic() - began))
+        found.append(Health(host, state))
         channel.close()
     return found
 
@@ -89,8 +85,7 @@ def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health
 class Connection:
     """A joined cluster. As a context manager it names the worker that failed a block.
 
-    `cluster` is what was joined, `origin` where it was found ("given", "TF_CONFIG",
-    "Slurm's variables", ...), `health()` the state of its workers now.
+    `origin` says where the cluster was found: "given", "TF_CONFIG" and so on.
     """
 
     def __init__(self, cluster: Cluster, origin: str, watch_seconds: float) -> None:
@@ -116,27 +111,20 @@ class Connection:
                 name = found.host.name
                 missed[name] = missed[name] + 1 if found.state != "healthy" else 0
                 if missed[name] >= _PATIENCE:  # each round: TensorFlow connects again
-                    self._lost[name] = replace(found, seconds=found.seconds * _PATIENCE)
+                    self._lost[name] = found
                     _close_connections(found.host.address)
 
     def __enter__(self) -> "Connection":
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Say which worker failed, if that is why the block did.
-
-        Raises:
-            WorkerError: a worker died, hangs or is another process than before.
-        """
+        """Raise a WorkerError that names a worker, if it is why the block failed."""
         if error is not None and _is_about_workers(error):
             bad, self._lost = self._lost or self._unwell(), {}
             raise _loss(bad, f" ({first_line(error)[:200]})") from error
 
     def check(self, *, ask: bool) -> None:
-        """Refuse to go on while a worker is lost.
-
-        `ask` all workers now, or only if the health check missed an answer.
-        """
+        """Refuse to go on while a worker is lost; `ask` all, or if one was silent."""
         if ask or self._lost:
             self._lost = self._unwell()
         if self._lost:
@@ -148,10 +136,9 @@ class Connection:
 
 
 def _close_connections(address: str) -> None:
-    """Close this program's TCP connections to "host:port".
+    """Close this program's TCP connections to "host:port"; Linux only.
 
-    TensorFlow has no way to give up on a worker, but a connection that ends makes it
-    raise `UnavailableError` at once. Linux only.
+    One that ends makes TensorFlow, which never gives up, raise `UnavailableError`.
     """
     host, _, port = address.rpartition(":")
     ends = [entry[4] for entry in socket.getaddrinfo(host.strip("[]"), int(port))]
@@ -169,10 +156,9 @@ def _is_about_workers(error: BaseException) -> bool:
     from tensorflow import errors
 
     kinds = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
-    if isinstance(error, (*kinds, errors.DeadlineExceededError)):
-        return True
     wrong = isinstance(error, errors.InvalidArgumentError)
-    return wrong and "remote_handle" in str(error)
+    gone = wrong and "remote_handle" in str(error)
+    return gone or isinstance(error, (*kinds, errors.DeadlineExceededError))
 
 
 def _loss(bad: dict[str, Health], reason: str = "") -> WorkerError:
@@ -317,9 +303,9 @@ def _check_versions(workers: Sequence[Host], tf: Any) -> None:
 def wait_for_workers(*, ask: bool = False) -> None:
     """Wait until workers have done what they were asked outside of any function.
 
-    TensorFlow would wait for a lost worker without limit, so that is checked first: if
-    `ask`, by asking all workers now. An operation that failed would fail all later ones
-    too, though reading its result raises the error: it is cleared, with a warning.
+    A lost worker would be waited for without limit, so that is checked first: if `ask`,
+    by asking all workers now. An operation that failed would fail all later ones too:
+    its error is cleared, with a warning.
     """
     if not started():
         return
@@ -339,10 +325,7 @@ def wait_for_workers(*, ask: bool = False) -> None:
 
 
 def add_barrier(model: Any, plan: Plan) -> None:
-    """Let each step of a model wait for workers first, if it uses some.
-
-    Costs a call to each worker a step.
-    """
+    """Let each step of a model wait for workers first, if it uses some."""
     if any(plan.cluster[name].host for name in plan.device_of.values()):
         _plans[model] = plan
         for kind in ("train", "test", "predict"):

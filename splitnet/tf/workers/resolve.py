@@ -31,16 +31,10 @@ class Job(NamedTuple):
 
 
 def job_of(environ: Mapping[str, str]) -> Job:
-    """The cluster that the environment describes.
+    """The cluster that the environment describes; the first of those in the table.
 
-    Asked in this order: `TF_CONFIG`; Slurm's variables; those of a Kubernetes
-    StatefulSet, as `splitnet launch` writes them; the file of `SPLITNET_CLUSTER`.
-    `SPLITNET_GPUS_PER_HOST` and `SPLITNET_GPU_PRESET` describe the GPUs of each host,
-    where Slurm does not.
-
-    Raises:
-        ConfigError: none of them, or one that cannot be read.
-        DeviceError: the file cannot be read.
+    Else that of the file `SPLITNET_CLUSTER`. `SPLITNET_GPUS_PER_HOST` and
+    `SPLITNET_GPU_PRESET` describe the GPUs of each host, where Slurm does not.
     """
     for variable, (read, origin, remedy) in JOB_VARIABLES.items():
         if environ.get(variable):

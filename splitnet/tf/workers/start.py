@@ -98,11 +98,7 @@ class LocalWorkers:
         self.processes[index : index + 1] = [process]
 
     def room(self, indices: Iterable[int]) -> dict[str, int]:
-        """Wait until these workers are ready; the bytes that limited ones have.
-
-        Raises:
-            ConfigError: one ended, or said nothing in time; with its last words.
-        """
+        """Wait until these workers are ready; the bytes that limited ones have."""
         deadline = time.monotonic() + _START_SECONDS
         faults: list[str] = []
         room: dict[str, int] = {}
@@ -210,10 +206,7 @@ def local_workers(
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now, outside of the range of outgoing calls.
-
-    A port of an outgoing call could be taken again before its worker listens.
-    """
+    """Ports that are free now, and that no outgoing call takes meanwhile."""
     found: list[int] = []
     for port in random.sample(range(20000, 32000), 400):
         with socket.socket() as plug, suppress(OSError):
@@ -276,8 +269,8 @@ def serve(
 def limit_memory(count: int) -> int:
     """Let this program's resident memory not rise above `count` bytes; what is left.
 
-    The kernel limits what a program may have reserved. Programs reserve more than they
-    use, so what is reserved already is allowed beyond the limit.
+    The kernel limits what is reserved, which is more than what is used: what is
+    reserved already is allowed beyond the limit.
     """
     held = psutil.Process().memory_info()
     left = count - held.rss
@@ -291,10 +284,9 @@ def limit_memory(count: int) -> int:
 
 
 def spec_of(hosts: Iterable[Host]) -> Any:
-    """The cluster in TensorFlow's form, the client included.
+    """The cluster in TensorFlow's form.
 
-    A client that is not named gets another port each time it connects, while workers
-    keep the old one.
+    A client that is not in it gets another port each time it connects.
     """
     import tensorflow as tf
 
