@@ -213,8 +213,7 @@ def score(
     from splitnet.planner import analysis, evaluate
 
     _, graph, cluster, known = _read(source, cluster, PlanOptions(**options))
-    plan = evaluate.score(graph, cluster, device_of, known)
-    return analysis.with_verdict(plan)
+    return analysis.with_verdict(evaluate.score(graph, cluster, device_of, known))
 
 
 def largest_batch(

@@ -183,7 +183,5 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
 
 def _random_states(model: Any) -> dict[str, Any]:
     """The variables that random numbers are drawn from; weights files lack them."""
-    weights = {id(weight) for weight in model.weights}
-    others = [v for v in model.variables if id(v) not in weights]
-    its = (v for v in others if v.path.endswith("seed_generator_state"))
+    its = (v for v in model.variables if v.path.endswith("seed_generator_state"))
     return {str(number): state for number, state in enumerate(its)}

@@ -157,7 +157,6 @@ class _Comparison:
         """Part and what was seen of it -> the devices."""
 
     def audit(self) -> Audit:
-        """Everything that can be compared."""
         self._compare_ops()
         self._prove_all()
         for one in self.seen.variables:

@@ -116,7 +116,6 @@ def checked(function: Function) -> Function:
 
 
 def _faults(values: Mapping[str, object], function: Any) -> list[str]:
-    """The values that do not fit the annotations of a function's arguments."""
     rules = _rules(function)
     return [
         f"{name}= must be {rules[name][0]}. Received: {shown(value)}"

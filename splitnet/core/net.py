@@ -252,7 +252,6 @@ class Net:
     def _several(
         self, kind: str, share: str, name: str, on: Any
     ) -> tuple[tuple[str, ...], ...]:
-        """The devices of towers or slices, of which there must be two or more."""
         found = on if isinstance(on, list | tuple) else ()
         places = tuple(self._preferences(name, one) for one in found)
         pins = [one[0] for one in places if len(one) == 1 and ":" in one[0]]

@@ -61,12 +61,11 @@ def microbatch_growth(graph: Graph, count: int, batch: int) -> dict[str, float]:
 
 def split_layers(graph: Graph) -> dict[str, tuple[str, ...]]:
     """The name of each layer that was cut into slices, and the calls of the slices."""
+    joins = {c.name: c.layer for c in graph.calls if c.kind == "SliceJoin"}
+    ends = [(t.source, t.target) for t in graph.tensors]
     return {
-        call.layer.removesuffix("_join"): tuple(
-            t.source for t in graph.tensors if t.target == call.name
-        )
-        for call in graph.calls
-        if call.kind == "SliceJoin"
+        layer.removesuffix("_join"): tuple(a for a, b in ends if b == name)
+        for name, layer in joins.items()
     }
 
 
@@ -75,9 +74,8 @@ def expand(
 ) -> Graph:
     """Write each of `towers`, by part, out as a part with the costs of its share.
 
-    A tower without a sample, where the batch is smaller than their number, runs one
-    that counts for nothing, and is charged for it. `smaller` is the graph as it is read
-    for each share of the batch.
+    A tower without a sample runs one that counts for nothing, and is charged for it.
+    `smaller` is the graph as it is read for each share of the batch.
     """
     return _Expansion(graph, smaller, towers).graph() if towers else graph
 
@@ -97,7 +95,8 @@ class _Expansion:
         # A synchronised BatchNormalization -> calls that compute the moments of each
         # share, and, the last, from these at home those of the batch.
         self.moments: dict[str, list[Call]] = {}
-        joined = {t.source for t in graph.tensors if not self._aligned(t)}
+        ended = {t.source for t in graph.tensors if not self._aligned(t)}
+        ended |= {*graph.outputs}
         for part, one in towers.items():
             calls, home = graph.calls_of[part], weights_part(part)
             shares = batch_shares(graph.batch, one.count)
@@ -105,8 +104,7 @@ class _Expansion:
             self.places[part] = [tower_part(part, i) for i in range(one.count)]
             # "enc/dense" of "enc" is "enc/0/dense" in a tower, if all calls are so.
             named = all(call.name.startswith(f"{part}/") for call in calls)
-            ends = [c.name for c in calls if c.name in {*joined, *graph.outputs}]
-            for i, name in enumerate(ends):
+            for i, name in enumerate(c.name for c in calls if c.name in ended):
                 self.join_of[name] = f"{part}/join{f'@{i + 1}' if i else ''}"
             for call in calls:
                 bare = call.name.removeprefix(f"{part}/" if named else "")
@@ -121,7 +119,6 @@ class _Expansion:
                     ]
 
     def graph(self) -> Graph:
-        """The expanded graph."""
         plain = (
             replace(part, kind="branch") if part.name in self.towers else part
             for part in self.whole.parts
@@ -173,10 +170,9 @@ class _Expansion:
             for (name, to), smaller in zip(copies, self.shares[call.part]):
                 yield replace(smaller.call[call.name], name=name, part=to)
             if call.name in self.join_of:
-                size = call.output_bytes
-                out = call.output_shapes, call.output_dtypes, size
+                out = call.output_shapes, call.output_dtypes, call.output_bytes
                 join = Call(self.join_of[call.name], call.part, "Concatenate", "", *out)
-                yield replace(join, moved_bytes=2.0 * size)
+                yield replace(join, moved_bytes=2.0 * call.output_bytes)
 
     def _tensors(self) -> Iterator[Tensor]:
         for number, tensor in enumerate(self.whole.tensors):

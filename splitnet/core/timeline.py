@@ -91,11 +91,6 @@ class Copy:
     stop: float
     microbatch: int = 0
 
-    @property
-    def seconds(self) -> float:
-        """How long it takes."""
-        return self.stop - self.start
-
 
 @dataclass(frozen=True)
 class Timeline:

@@ -125,7 +125,7 @@ def transfer_sums(
     for one in plan.transfers:
         key = attrgetter(*fields)(one)
         count, size, spent = sums.get(key, (0, 0, 0.0))
-        sums[key] = (count + 1, size + one.bytes, spent + one.seconds)
+        sums[key] = (count + 1, size + one.bytes, spent + (one.stop - one.start))
     return dict(sorted(sums.items(), key=lambda item: -item[1][1]))
 
 

@@ -235,7 +235,7 @@ class _Chart:
         """
         links = grouped(timeline.copies, _lane_of)
         first = {_lane_of(span.event) for span in path}
-        busy = {ends: sum(c.seconds for c in its) for ends, its in links.items()}
+        busy = {ends: sum(c.stop - c.start for c in its) for ends, its in links.items()}
         shown = sorted(links, key=lambda ends: (ends not in first, -busy[ends]))
         for ends, copies in links.items():
             if ends not in shown[:_MOST_LINKS]:
