@@ -49,10 +49,10 @@ if TYPE_CHECKING:  # `as` says to type checkers that a name is public
     from splitnet.tf.audit.observe import audit as audit
     from splitnet.tf.emit import emit as emit
     from splitnet.tf.emit import plan_of as plan_of
+    from splitnet.tf.emit import summary as summary
     from splitnet.tf.emit import unplace as unplace
     from splitnet.tf.parallel.data_parallel import data_parallel as data_parallel
     from splitnet.tf.placement.overlay import placement_scope as placement_scope
-    from splitnet.tf.placement.summary import summary as summary
     from splitnet.tf.profiling.measure import measure as measure
     from splitnet.tf.profiling.profile_step import profile_step as profile_step
     from splitnet.tf.reading.read import read as read

@@ -165,7 +165,7 @@ def _limits(source: Any, options: PlanOptions) -> Any:
 
     if isinstance(source, Graph):
         return Limits()
-    from splitnet.tf.parallel.pipeline_checks import obstacles_of
+    from splitnet.tf.parallel.pipeline import obstacles_of
     from splitnet.tf.parallel.splitting import obstacle_of, with_slices
     from splitnet.tf.reading.read import graph_of
     from splitnet.tf.reading.source import blueprint_of

@@ -1,5 +1,12 @@
-"""Plans to models: copies of the source's layers, born and run where the plan says."""
+"""Plans to models: copies of the source's layers, born and run where the plan says.
 
+What runs each part is decided once, here. What XLA can compile is tried, where it is
+not known, before anything runs.
+"""
+
+import functools
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -7,25 +14,37 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import PlanFileError, warn
+from splitnet.core.errors import DeclarationError, PlanFileError, first_line, warn
 from splitnet.core.plan import Plan
 from splitnet.planner.evaluate import executed
-from splitnet.simulator.microbatch import execution_of
+from splitnet.simulator.microbatch import execution_of, pipeline_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.lowering import check_execution, lay_out
-from splitnet.tf.parallel.pipeline import pipelined
-from splitnet.tf.parallel.splitting import joined_layers, split_as_planned
-from splitnet.tf.parallel.unsharding import files_of_the_whole, join_slices
-from splitnet.tf.placement.optimizer import all_optimizers, copy_state
+from splitnet.tf.parallel.pipeline import check_losses, check_pipeline, pipelined
+from splitnet.tf.parallel.splitting import (
+    files_of_the_whole,
+    join_slices,
+    joined_layers,
+    split_as_planned,
+    warn_of_slices,
+)
+from splitnet.tf.parallel.towers import SynchronisedNorm, TowerRunner
+from splitnet.tf.placement.device_function import device_of
+from splitnet.tf.placement.optimizer import all_optimizers
 from splitnet.tf.placement.overlay import lay_over
+from splitnet.tf.placement.part_function import PartFunction, Segment, segments_of
 from splitnet.tf.placement.placed import Placed, homes_of, placed_of, placement
-from splitnet.tf.placement.run import device_of
-from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.cloner import clone
+from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.workers.connect import wait_for_workers
+
+_LOOPING = (keras.layers.RNN, keras.layers.Bidirectional, keras.layers.TimeDistributed)
+_SAMPLES, _EXTENT = 2, 8  # what an unknown batch and any other unknown extent become
+# A rule's left corner -> what its right one becomes when a column is added.
+_JOINTS = {"┏": "┳", "┡": "╇", "├": "┼", "└": "┴", "+": "+"}
+_WALLS = ("┃", "│", "|")
 
 
 def emit(
@@ -70,7 +89,17 @@ def emit(
     wait_for_workers(ask=True)
     plan = planned_here(plan)
     plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))
-    check_execution(plan, xla=xla)
+    execution = plan.execution
+    if execution.schedule == "1f1b" and execution.microbatches == 1:
+        raise DeclarationError(
+            "schedule='1f1b' bounds the micro-batches in flight, and there is one; "
+            "give microbatches=2 or more, or leave schedule out."
+        )
+    if xla and execution.recompute:
+        raise DeclarationError(
+            "xla=True and recompute= exclude each other: XLA decides by itself what it "
+            "computes again. Leave one of them out."
+        )
     blueprint = split_as_planned(planned_blueprint(source, plan), plan.graph)
     blueprint = replace(blueprint, sites=planned_sites(blueprint, plan))
     homes, default = homes_of(plan, blueprint.sites), _default_device()
@@ -81,27 +110,115 @@ def emit(
     placed = placement(plan, cloned.flow, cloned.sites)
     wait_for_workers()
     _settle(placed)
-    placed = lay_out(model, placed, xla=xla)
+    placed = _lay_out(model, placed, xla=xla)
+    compiled = []
     if placed.pipeline.microbatches > 1:
         pipelined(model, placed)
-    lay_over(model, placed)
+        compiled.append(check_losses)
+    if joined_layers(model):
+        files_of_the_whole(model, unplace)
+        compiled.append(warn_of_slices)
+    lay_over(model, placed, *compiled)
     vars(model)["export"] = partial(_export_plain, model)
-    vars(model)["summary"] = with_devices(model)
-    if names := joined_layers(model):
-        files_of_the_whole(model, names, unplace)
+    vars(model)["summary"] = _with_devices(model)
     _carry_compilation(source, model)
     return model
 
 
-def _default_device() -> str:
-    return str(tf.config.list_logical_devices()[0].name)
+def _lay_out(model: Any, placed: Placed, *, xla: bool) -> Placed:
+    """The placement with its pipeline and runners; warns of what it cannot do."""
+    plan = placed.plan
+    pipeline = pipeline_of(plan.graph, plan.device_of, plan.execution)
+    check_pipeline(model, pipeline)
+    asked = set(plan.device_of.values()) if xla else plan.execution.recompute
+    refused: dict[tuple[str, str], None] = {}
+    # By the id of a node, what calls of a segment share, and what runs them.
+    units, kinds = dict[int, Any](), dict[int, Callable[[Segment], Any]]()
+    for number, node in enumerate(placed.flow.nodes):
+        one, key, how = id(node), placed.key_of[id(node)], ""
+        towers = placed.replicas.get(one)
+        if key in placed.computing and placed.device_of[key].name in asked:
+            how = "xla" if xla else "recompute"
+            if reason := "towers run plainly" if towers else _obstacle(node, how):
+                refused[f"{how}: {placed.part_of[key]!r}", reason] = None
+                how = ""
+        if towers is None:
+            device = placed.target(node)
+            units[one] = device, how
+            _bring_constants(node, device)
+            kinds[one] = partial(PartFunction, device=device, how=how)
+        else:
+            meet = SynchronisedNorm.runs(node, towers)
+            units[one] = towers.join, number if meet else ""
+            kind = SynchronisedNorm if meet else TowerRunner
+            kinds[one] = partial(kind, replicas=towers, placed=placed)
+    for part, reason in refused:
+        warn(f"{part} runs as it is: {reason}.")
+    segments = segments_of(placed.flow, placed.key_of, units)
+    runners = tuple(kinds[id(one.nodes[0])](one) for one in segments)
+    return replace(placed, pipeline=pipeline, runners=runners)
+
+
+def _bring_constants(node: Any, device: str) -> None:
+    """Copy constants among a call's arguments to its device, once for all steps."""
+
+    def brought(value: Any) -> Any:
+        if not isinstance(value, tf.Tensor):
+            return value
+        with tf.device(device):
+            return tf.identity(value)
+
+    arguments = node.arguments
+    arguments.args, arguments.kwargs = arguments.convert(brought)
+
+
+def _obstacle(node: Any, how: str) -> str:
+    """Why a call cannot run so; "" if it can."""
+    read, layers = node.input_tensors, keras_api.sublayers(node.operation)
+    tensors = [*read, *node.outputs]
+    if any(keras.backend.standardize_dtype(t.dtype) == "string" for t in tensors):
+        return "it works on text"
+    if any(map(is_sparse, tensors)):
+        return "it works on sparse tensors"
+    if how == "xla" and any(isinstance(one, _LOOPING) for one in layers):
+        return "XLA compiles its loop for one length only"
+    known_to_compile = all(
+        keras_api.from_keras(layer)
+        and "preprocessing" not in layer.__module__
+        and not isinstance(layer, keras.layers.Lambda)
+        for layer in layers
+    )
+    if how != "xla" or known_to_compile:
+        return ""
+    variables = list(node.operation.variables)
+
+    def run(*flat: Any) -> Any:
+        args, kwargs = node.arguments.fill_in(dict(zip(map(id, read), flat)))
+        call = keras_api.operation_fn(node.operation, training=True)
+        with keras.StatelessScope(list(zip(variables, flat[len(read) :]))):
+            return call(*args, **kwargs)
+
+    def spec(tensor: Any) -> Any:
+        sizes = (_EXTENT if axis else _SAMPLES for axis in range(len(tensor.shape)))
+        known = [a if b is None else b for a, b in zip(sizes, tensor.shape)]
+        return tf.TensorSpec(known, tensor.dtype)
+
+    try:  # to lower it, on the shapes it reads; nothing of it runs
+        compiled = tf.function(run, jit_compile=True, autograph=False)
+        specs = map(spec, (*read, *variables))
+        compiled.experimental_get_compiler_ir(*specs)(stage="hlo")
+    except Exception as error:  # a stranger's layer may raise anything when traced
+        missing = re.search(r"_JIT: (\w+)", str(error))
+        if missing:
+            return f"XLA has no kernel for its {missing[1]}"
+        return f"XLA cannot compile it: {first_line(error)[:120]}"
+    return ""
 
 
 def _settle(placed: Placed) -> None:
-    """Keep layers where they are: no cuDNN on a CPU, later weights beside the first.
+    """No cuDNN on a CPU, though a GPU is here; later weights beside a layer's first.
 
-    Keras chooses cuDNN for recurrent layers if a GPU is here. `quantize` and
-    `enable_lora` add weights to a layer that is built.
+    `quantize` and `enable_lora` make such weights.
     """
 
     def add_weight(layer: Any, home: str, *args: Any, **kwargs: Any) -> Any:
@@ -113,8 +230,7 @@ def _settle(placed: Placed) -> None:
             home = device_of(layer.variables[0]) if layer.variables else ""
             made = partial(add_weight, layer, home or placed.target(node))
             vars(layer)["add_weight"] = made
-        devices = (placed.device_of[key] for key in placed.keys(node))
-        if any(placed.plan.cluster[device].kind == "cpu" for device in devices):
+        if any(placed.device_of[key].kind == "cpu" for key in placed.keys(node)):
             _without_cudnn(node.operation)
 
 
@@ -122,13 +238,6 @@ def _without_cudnn(operation: Any) -> None:
     for layer in keras_api.sublayers(operation):
         if hasattr(layer, "use_cudnn"):
             layer.use_cudnn = False
-
-
-def _export_plain(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """As `Model.export`, of the plain model: a served graph shall name no device."""
-    plain = unplace(model)
-    _without_cudnn(plain)
-    return plain.export(*args, **kwargs)
 
 
 def _carry_compilation(source: Any, model: Any) -> None:
@@ -146,13 +255,17 @@ def _carry_compilation(source: Any, model: Any) -> None:
     # The state of the optimizer, and of those that a step of its own uses.
     copied = {id(its): mine for its, mine in zip(source.variables, model.variables)}
     for name, theirs in vars(source).items():
-        if not isinstance(theirs, keras.optimizers.Optimizer) or not theirs.built:
-            continue
-        mine = getattr(model, name)
-        trained = keras_api.trained_by(all_optimizers(theirs)[-1])
-        known = [copied[id(v)] for v in trained if id(v) in copied]
-        mine.build(known or model.trainable_variables)
-        copy_state(theirs, mine)
+        if isinstance(theirs, keras.optimizers.Optimizer) and theirs.built:
+            mine = getattr(model, name)
+            trained = keras_api.trained_by(all_optimizers(theirs)[-1])
+            known = [copied[id(v)] for v in trained if id(v) in copied]
+            mine.build(known or model.trainable_variables)
+            for its, own in zip(theirs.variables, mine.variables, strict=True):
+                with tf.device(device_of(own)):
+                    own.assign(its.value)
+
+
+# Placed models -------------------------------------------------------------------
 
 
 def plan_of(model: keras.Model) -> Plan:
@@ -161,14 +274,17 @@ def plan_of(model: keras.Model) -> Plan:
     Raises:
         PlanFileError: the model was not emitted by splitnet, or is a plain copy.
     """
-    placed = placed_of(model)
-    if placed is None:
-        raise PlanFileError(
-            f"model {getattr(model, 'name', model)!r} has no plan: it was not emitted, "
-            "or it was loaded or cloned since, which gives a plain model. Plan and "
-            "emit it again."
-        )
-    return placed.plan
+    return _placed(model).plan
+
+
+def _placed(model: Any) -> Placed:
+    if (placed := placed_of(model)) is not None:
+        return placed
+    raise PlanFileError(
+        f"model {getattr(model, 'name', model)!r} has no plan: it was not emitted, or "
+        "it was loaded or cloned since, which gives a plain model. Plan and emit it "
+        "again."
+    )
 
 
 def unplace(model: keras.Model) -> Any:
@@ -182,5 +298,69 @@ def unplace(model: keras.Model) -> Any:
     device = _default_device()
     plain = clone(blueprint_of(model), lambda layer: device, move=False).model
     _carry_compilation(model, plain)
-    names = joined_layers(plain)
-    return join_slices(plain, names, device) if names else plain
+    return join_slices(plain, device) if joined_layers(plain) else plain
+
+
+def _default_device() -> str:
+    return str(tf.config.list_logical_devices()[0].name)
+
+
+def _export_plain(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `Model.export`, of the plain model: a served graph shall name no device."""
+    plain = unplace(model)
+    _without_cudnn(plain)
+    return plain.export(*args, **kwargs)
+
+
+def summary(model: keras.Model, **options: Any) -> str:
+    """As `model.summary()`, as text, with the device of each layer; prints nothing.
+
+    Args:
+        model: an emitted model.
+        **options: those of `keras.Model.summary`, but for `print_fn`.
+
+    Raises:
+        PlanFileError: the model was not emitted by splitnet.
+    """
+    placed = _placed(model)
+    said: list[str] = []
+    keras.Model.summary(model, print_fn=lambda text, **_: said.append(text), **options)
+    on: dict[str, dict[str, None]] = {one.name: {} for one in model.operations}
+    for node in (*map(keras_api.producer, model.inputs), *placed.flow.nodes):
+        opened = re.split("[/@]", getattr(node, "path", ""))[0]
+        devices = (placed.device_of[key].name for key in placed.keys(node))
+        on[opened or node.operation.name] |= dict.fromkeys(devices)
+    names, ends = list(on), options.get("layer_range") or [""]
+    while not any(re.match(end, names[0]) for end in ends):
+        del names[0]
+    column = iter(["Device", *(", ".join(on[name]) for name in names)])
+    lines, cells, cell = said[0].split("\n"), dict[int, str](), ""
+    for i, line in enumerate(lines):
+        if line.startswith(_WALLS) and not lines[i - 1].startswith(_WALLS):
+            if not line[1:].lstrip().startswith("└"):  # else as the layer around
+                cell = next(column)
+            cells[i] = cell
+    width = max(map(len, cells.values()))
+    for i, line in enumerate(lines):
+        if line.startswith(_WALLS):
+            lines[i] = f"{line} {cells.get(i, ''):<{width}} {line[-1]}"
+        elif line[:1] in _JOINTS:
+            rule = line[1] * (width + 2)
+            lines[i] = line[:-1] + _JOINTS[line[0]] + rule + line[-1]
+    return "\n".join(lines)
+
+
+def _with_devices(model: Any) -> Callable[..., None]:
+    """As `Model.summary` of this emitted model, with the column of devices."""
+
+    @functools.wraps(model.summary)
+    def summarize(
+        line_length: Any = None,
+        positions: Any = None,
+        print_fn: Any = None,
+        **options: Any,
+    ) -> None:
+        options |= {"line_length": line_length, "positions": positions}
+        (print_fn or print)(summary(model, **options))
+
+    return summarize

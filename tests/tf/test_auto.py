@@ -12,7 +12,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf.parallel.pipeline_checks import obstacles_of
+from splitnet.tf.parallel.pipeline import obstacles_of
 
 pytestmark = pytest.mark.slow
 

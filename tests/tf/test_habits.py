@@ -68,9 +68,7 @@ def test_model_summary_shows_devices(
     assert said[0] in shown
     plain = sn.unplace(model)
     assert "Device" not in str(plain.summary(print_fn=str))
-    with pytest.raises(
-        sn.PlanFileError, match=r"was not emitted .* model\.summary\(\)"
-    ):
+    with pytest.raises(sn.PlanFileError, match="has no plan: it was not emitted"):
         sn.summary(plain)
 
 

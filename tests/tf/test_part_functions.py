@@ -13,7 +13,7 @@ from splitnet.tf.internals import tf_api
 from splitnet.tf.placement.device_function import (
     ancestors,
     function_of,
-    key_of_function,
+    key_in,
 )
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import assert_near, emitted, numbers
@@ -53,7 +53,7 @@ def chain(*body: Any, width: int = 6) -> Any:
 def calls(model: Any, device: str = "") -> tuple[list[Any], list[Any]]:
     """The calls of part functions in the step that was traced last, and backward."""
     [graph] = [g for ref in placed_of(model).graphs if (g := ref()) is not None][-1:]
-    found = [op for op in graph.get_operations() if key_of_function(function_of(op))]
+    found = [op for op in graph.get_operations() if key_in(function_of(op))]
     found = [op for op in found if op.device.endswith(device)]
     back = ["backward" in function_of(op) for op in found]
     return tuple([op for op, b in zip(found, back) if b == wanted] for wanted in (0, 1))

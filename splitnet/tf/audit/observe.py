@@ -60,44 +60,42 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
     if batch is None:
         raise AuditError("batch is missing: audit(model, None, (x[:32], y[:32])).")
     placed = placed_of(model)
-    kept = placed.plan if plan is None and placed is not None else plan
-    if kept is None:
+    if plan is None and placed is None:
         raise AuditError(
             f"model {model.name!r} was not emitted by splitnet: give audit() the plan "
             "that it should keep."
         )
+    plan = placed.plan if plan is None else plan
     inputs, targets, weights = unpacked(batch)
     training = model.compiled and targets is not None
-    graphs: list[Any] = []
-    with (
-        _watched() as functions,
-        _placement(model, kept, placed) as lowered,
-        state_restored(model, training=training),
-    ):
-        lowered.graphs.clear()
+    with contextlib.ExitStack() as held:
+        functions = held.enter_context(_watched())
+        if placed is None:  # its ops get the scopes of the plan's parts
+            blueprint = planned_blueprint(model, plan)
+            sites = planned_sites(blueprint, plan)
+            placed = placement(plan, blueprint.flow, sites)
+            held.enter_context(marked(model, placed))
+        held.enter_context(state_restored(model, training=training))
+        placed.graphs.clear()
         try:
             if training:
                 model.train_function = None  # what ran before is not exported again
                 train_step(model, inputs, targets, weights)
+                graphs = traced_graphs(placed)
             else:
-                graphs = _forward(model, inputs)
+                graphs = _forward(model, placed, inputs)
         except Exception as error:  # whatever a model makes of a batch
             raise AuditError(
                 f"the watched step of model {model.name!r} failed: "
                 f"{type(error).__name__}: {first_line(error)} Give audit() a batch "
                 "that model.fit takes."
             ) from error
-        graphs += traced_graphs(lowered)
-    how = {"batch": _batch_size(inputs), "training": training}
-    return _judged(model, kept, lowered, functions, graphs, **how)
+    size = _batch_size(inputs)
+    return _judged(model, plan, placed, functions, graphs, size, training=training)
 
 
 def unpacked(batch: Any) -> tuple[Any, Any, Any]:
-    """Inputs, targets and sample weights of a batch as `fit` takes it.
-
-    Raises:
-        AuditError: it is a list of none or of more than three.
-    """
+    """Inputs, targets and sample weights of a batch as `fit` takes it."""
     try:
         return keras.utils.unpack_x_y_sample_weight(batch)
     except ValueError:
@@ -128,33 +126,18 @@ def traced_graphs(placed: Placed) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _placement(model: Any, plan: Plan, placed: Placed | None) -> Iterator[Placed]:
-    """The placement of an emitted model; for any other, scopes of the plan's parts."""
-    if placed is not None:
-        yield placed
-        return
-    blueprint = planned_blueprint(model, plan)
-    bare = placement(plan, blueprint.flow, planned_sites(blueprint, plan))
-    with marked(model, bare):
-        yield bare
-
-
-@contextlib.contextmanager
 def watching(model: Any) -> Iterator[Callable[[], Audit]]:
-    """Watch the first steps that `fit` itself runs in this block, and run none.
+    """Watch the steps that `fit` traces and runs in this block, and run none.
 
-    `fit` has to trace its step anew, which the caller sees to. Yields a function that
-    gives the audit once the block has ended.
+    Yields a function that gives the audit once the block has ended.
     """
     placed = placed_of(model)
+    plan = placed.plan
     placed.graphs.clear()
     with _watched() as functions:
-
-        def verdict() -> Audit:
-            traced, batch = traced_graphs(placed), placed.plan.batch
-            return _judged(model, placed.plan, placed, functions, traced, batch=batch)
-
-        yield verdict
+        yield lambda: _judged(
+            model, plan, placed, functions, traced_graphs(placed), plan.batch
+        )
 
 
 def _judged(
@@ -163,8 +146,8 @@ def _judged(
     placed: Placed,
     functions: Sequence[Any],
     graphs: Sequence[Any],
-    *,
     batch: int,
+    *,
     training: bool = True,
 ) -> Audit:
     """What executed functions and the model's variables show, held against a plan."""
@@ -172,13 +155,12 @@ def _judged(
     steps = [
         ExecutedStep(nodes, graphs, names, batch)
         for nodes in functions
-        if any("sn-" in node.name for node in nodes)
+        if any("sn_" in node.name for node in nodes)
     ]
     held = [("variable", one, name) for one, name in names.variables.values()]
     for optimizer in all_optimizers(model.optimizer) if training else ():
-        for slot, variable in slots_of(optimizer):
-            if name := names.weight_of(variable):
-                held.append(("slot", slot, name))
+        known = ((s, names.variables.get(id(v))) for s, v in slots_of(optimizer))
+        held += [("slot", slot, one[1]) for slot, one in known if one is not None]
     eager = model.compiled and model.run_eagerly
     phases = ("forward", "backward", "update") if training else ("forward",)
     seen = Observation(
@@ -200,20 +182,12 @@ def _judged(
 def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
     """One step of `fit` on one batch; nothing is printed."""
     keras_api.forget_initial_epoch(model)  # BackupAndRestore leaves its own
-    model.fit(
-        inputs,
-        targets,
-        sample_weight=weights,
-        batch_size=_batch_size(inputs),
-        epochs=1,
-        shuffle=False,
-        verbose=0,
-    )
+    size, quiet = _batch_size(inputs), {"shuffle": False, "verbose": 0}
+    model.fit(inputs, targets, sample_weight=weights, batch_size=size, **quiet)
 
 
-def _forward(model: Any, inputs: Any) -> list[Any]:
+def _forward(model: Any, placed: Placed, inputs: Any) -> list[Any]:
     """One forward pass, its outputs left where they are; the graph that was traced."""
-    graphs = []
 
     def where_it_is(op: Any) -> str:
         source = op.inputs[0] if op.type == "Identity" and not op.device else op
@@ -221,13 +195,12 @@ def _forward(model: Any, inputs: Any) -> list[Any]:
 
     @tf.function
     def step(given: Any) -> Any:
-        graphs.append(tf.compat.v1.get_default_graph())
-        held.enter_context(graphs[0].device(where_it_is))
+        held.enter_context(tf.compat.v1.get_default_graph().device(where_it_is))
         return model(given, training=False)
 
     with contextlib.ExitStack() as held:  # TensorFlow adds an identity to each output
         step(keras.tree.map_structure(tf.convert_to_tensor, inputs))
-    return graphs
+    return traced_graphs(placed)
 
 
 def _batch_size(inputs: Any) -> int:
@@ -238,8 +211,7 @@ def _batch_size(inputs: Any) -> int:
 def state_restored(model: Any, *, training: bool) -> Iterator[None]:
     """Put back what a step changes: variables, slots, metrics, seeds, history.
 
-    An optimizer that is not built yet is built first, as `fit` would do, so that its
-    slots' first values are known.
+    An optimizer is built first, as `fit` would do, for the first values of its slots.
     """
     optimizer = getattr(model, "optimizer", None)
     if training and optimizer is not None and not optimizer.built:
@@ -257,5 +229,4 @@ def state_restored(model: Any, *, training: bool) -> Iterator[None]:
                 metric.reset_state()
         for variable, value in values.values():
             variable.assign(value)
-        for name, value in kept.items():
-            setattr(model, name, value)
+        vars(model).update(kept)

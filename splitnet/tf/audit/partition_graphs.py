@@ -10,7 +10,7 @@ import contextlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,10 +23,8 @@ from splitnet.tf.placement.device_function import (
     ancestors,
     canonical,
     function_of,
+    is_update,
     key_in,
-    key_of_function,
-    spoken,
-    update_target,
 )
 from splitnet.tf.placement.optimizer import all_optimizers
 from splitnet.tf.placement.placed import Placed
@@ -45,7 +43,7 @@ _RECEIVES = ("_Recv", "_HostRecv")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile")
 _INSIDE = re.compile(r"^.*/(?:then|else|body|cond)/_\d+/")
 _PREFIX = re.compile(  # the calls that a step is inlined from, and the loop of steps
-    r"^(?:Func/)?(?:(?!(?:^|/)sn-|gradient_tape/).)*?PartitionedCall(?:_\d+)?/"
+    r"^(?:Func/)?(?:(?!(?:^|/)sn_|gradient_tape/).)*?PartitionedCall(?:_\d+)?/"
     r"(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)*"
 )
 _PASSING = ("Identity", "IdentityN")
@@ -65,204 +63,132 @@ class Names:
     """
 
     def __init__(self, plan: Plan, placed: Placed, optimizer: Any = None) -> None:
-        inner = all_optimizers(optimizer)
-        self._updates = tuple(f"/{one.name}/" for one in inner)
-        self._updated = {
-            keras_api.number_of(variable.value): variable
-            for one in inner
-            for variable in keras_api.trained_by(one)
-        }
+        self._optimizers = tuple(f"/{one.name}/" for one in all_optimizers(optimizer))
         self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in placed.plan.cluster}
         self._known: dict[str, str] = {}
-        self.part_of, self.target_of = placed.part_of, placed.target_of
+        self.part_of: Mapping[str | None, str] = placed.part_of
+        self.target_of = placed.target_of
         self.variables: dict[int, tuple[Any, str]] = {}  # id -> variable, plan's name
         for node in placed.flow.nodes:
             first = placed.first_weight.get(id(node), "")
             for variable in variables_of(node.operation) if first else ():
                 name = placed.weight_of.get(id(variable), first)
                 self.variables.setdefault(id(variable), (variable, name))
+        self._updated = {
+            f"update_{keras_api.number_of(variable.value)}": (variable, name)
+            for variable, name in self.variables.values()
+        }
 
     def device(self, name: str) -> str:
         """The plan's name of a device, or TensorFlow's short one for any other."""
         if name not in self._known:
-            self._known[name] = self._device.get(canonical(name)) or spoken(name)
+            short = canonical(name).rpartition("device:")[2].lower()
+            self._known[name] = self._device.get(canonical(name), short)
         return self._known[name]
 
-    def part(self, key: str | None) -> str:
-        """The part of a key; "" if it is of none."""
-        return self.part_of.get(key or "", "")
+    def update(self, op_name: str) -> tuple[str, str] | None:
+        """The part and the device of the variable that an op updates, if it is known.
 
-    def updated_part(self, which: str) -> str:
-        """The part with the variable that an update op is for; "" if several."""
-        weight = self.weight_of(self._updated.get(which))
-        return next(iter(self._users.get(weight, ())), "")
+        The part is "" if several have it.
+        """
+        variable, weight = self._updated.get(key_in(op_name) or "", (None, ""))
+        if variable is None:
+            return None
+        part = next(iter(self._users.get(weight, ())), "")
+        return part, self.device(variable.value.device)
 
-    def of_update(self, op_name: str) -> bool:
+    def of_optimizer(self, op_name: str) -> bool:
         """Whether an op is an optimizer's."""
-        return bool(update_target(op_name)[0]) or any(
-            update in f"/{op_name}" for update in self._updates
-        )
+        return is_update(op_name) or any(o in f"/{op_name}" for o in self._optimizers)
 
-    def weight_of(self, variable: Any) -> str:
-        """The plan's name of a variable; "" for one that the plan does not know."""
-        return self.variables.get(id(variable), (None, ""))[1]
+
+class Node:
+    """An op that ran, and what its name and the function that it calls say.
+
+    `plain` is its name without the calls that it was inlined from, `inputs` are the
+    tensors ("op:index") that it reads, `called` is the function that it calls and `key`
+    that function's part; `in_part` and `backward` say what it is of. A tensor that was
+    sent counts as read from the op that made it: `origins` are what is read so,
+    `sources` the nodes that made those, `readers` the nodes that read of this one.
+    """
+
+    def __init__(self, node: Any) -> None:
+        self.name, self.op = str(node.name), str(node.op)
+        self.device, self.attr = str(node.device), node.attr
+        self.plain = _PREFIX.sub("", node.name)
+        self.inputs = [source for source in node.input if not source.startswith("^")]
+        self.called = str(node.attr["f"].func.name) if node.op in CALLS else ""
+        self.key = key_in(self.called)
+        self.in_part = self.key is not None or bool(key_in(node.name))
+        self.backward = self.in_part and (
+            "__backward_" in self.called or "gradient_tape/" in node.name
+        )
+        self.origins: list[str] = []
+        self.sources: list[Node] = []
+        self.readers: list[Node] = []
 
 
 class ExecutedStep:
     """One function that ran: its nodes on all devices, and the graphs traced for it.
 
-    A tensor ("op:index") that was sent counts as read from the op that made it:
-    `origins` are the tensors that a node reads, `readers` the nodes that read an op,
-    `sent` each node that sends, with the nodes that read what it sent.
+    `sent` has each node that sends, with the nodes that read what it sent.
     """
 
     def __init__(
         self, nodes: Sequence[Any], graphs: Sequence[Any], names: Names, batch: int
     ) -> None:
-        self.nodes, self.names, self.batch = nodes, names, batch
-        self.by_name = {node.name: node for node in nodes}
-        self.origins: dict[str, list[str]] = defaultdict(list)
-        self.readers: dict[str, list[Any]] = defaultdict(list)
+        self.nodes, self.names, self.batch = list(map(Node, nodes)), names, batch
+        self._by_name = {node.name: node for node in self.nodes}
         self._graphs = list(graphs)
         for graph in self._graphs:  # grows by those of branches and loops inside
             for op in graph.get_operations():
                 if op.type in _BRANCHES:
                     found = _functions(op.node_def)
                     self._graphs += [tf_api.function_body(graph, one) for one in found]
-        sends = [node for node in nodes if node.op in _SENDS and node.input]
-        source = {node.attr["tensor_name"].s: node.input[0] for node in sends}
-        key_of = {n.name: n.attr["tensor_name"].s for n in nodes if n.op in _RECEIVES}
-        users: dict[bytes, list[Any]] = defaultdict(list)
-        for node in nodes:
-            for tensor in _inputs(node) if node.op not in _SENDS else ():
-                key = key_of.get(_op(tensor), b"")
-                origin = source.get(key, tensor)
-                self.origins[node.name].append(origin)
-                self.readers[_op(origin)].append(node)
-                users[key].append(node)
+        sends = [node for node in self.nodes if node.op in _SENDS and node.inputs]
+        source = {node.attr["tensor_name"].s: node.inputs[0] for node in sends}
+        users: dict[bytes, list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            for tensor in node.inputs if node.op not in _SENDS else ():
+                maker = self.maker(tensor)
+                if maker is not None and maker.op in _RECEIVES:
+                    key = maker.attr["tensor_name"].s
+                    users[key].append(node)
+                    tensor = source.get(key, tensor)
+                    maker = self.maker(tensor)
+                node.origins.append(tensor)
+                if maker is not None:
+                    node.sources.append(maker)
+                    maker.readers.append(node)
+        for node in self.nodes:  # ops that TensorFlow made of one AddN
+            total = self._by_name.get(node.name.partition(_ACCUMULATED)[0], node)
+            if total is not node:
+                node.op, node.readers = "AddN", total.readers
         self.sent = [(one, users[one.attr["tensor_name"].s]) for one in sends]
 
-    def back(self, node: Any, passes: Callable[[Any], bool]) -> Iterator[Any]:
-        """A node, and what it has its data from behind nodes that pass it on."""
+    def maker(self, tensor: str) -> Node | None:
+        """The node that makes a tensor, if it ran in this function."""
+        return self._by_name.get(_op(tensor))
 
-        def ahead(one: Any) -> list[Any]:
-            tensors = self.origins[one.name] if passes(one) else ()
-            return [self.by_name.get(_op(tensor)) for tensor in tensors]
-
-        return _walk([node], ahead)
-
-    def forward(self, readers: Sequence[Any], through: Sequence[str]) -> Iterator[Any]:
-        """Nodes, and what reads of them behind ops of some types."""
-
-        def ahead(one: Any) -> list[Any]:
-            total = one.name.partition(_ACCUMULATED)[0]
-            summed = total != one.name and "AddN" in through
-            return self.readers[total] if summed or one.op in through else []
-
-        return _walk(readers, ahead)
-
-    def assigns(self, node: Any) -> bool:
-        """Whether an op sets a state, outside of parts and of the optimizer."""
-        name = _plain(node.name)
-        mine = key_in(name) or self.names.of_update(name)
-        return node.op == "AssignVariableOp" and not mine
-
-    def traced(self, name: str) -> Any:
+    def traced(self, plain: str) -> Any:
         """The traced op of an executed one, in a step's graph or a branch inside."""
-        for known in dict.fromkeys((_plain(name), _INSIDE.sub("", _plain(name)))):
+        for known in dict.fromkeys((plain, _INSIDE.sub("", plain))):
             for graph in self._graphs:
                 with contextlib.suppress(KeyError, ValueError):
                     return graph.get_operation_by_name(known)
         return None
 
 
-def _walk(nodes: Iterable[Any], ahead: Callable[[Any], list[Any]]) -> Iterator[Any]:
+def _walk(nodes: Iterable[Node], ahead: Callable[[Node], list[Node]]) -> Iterator[Node]:
     """Nodes, and those that are ahead of them, each once."""
-    left, done = list(nodes), set()
+    left, done = list(nodes), set[str]()
     while left:
         node = left.pop()
-        if node is not None and node.name not in done:
+        if node.name not in done:
             done.add(node.name)
             yield node
             left += ahead(node)
-
-
-def seen_ops(step: ExecutedStep) -> Iterator[SeenOp]:
-    """The working ops of parts and of the optimizer, with their devices."""
-    names = step.names
-    for node in step.nodes:
-        if _key_called(node) is not None:
-            yield from _body(step, node)
-        elif node.op not in _NOT_WORK and node.device:
-            name = _plain(node.name)
-            device = names.device(node.device)
-            part, (which, target) = names.part(key_in(name)), update_target(name)
-            if part:
-                phase = "backward" if "gradient_tape/" in name else "forward"
-                yield SeenOp(name, node.op, part, phase, device)
-            elif target:
-                home, expected = names.updated_part(which), names.device(target)
-                yield SeenOp(name, node.op, home, "update", device, expected)
-
-
-def _body(step: ExecutedStep, call: Any) -> Iterator[SeenOp]:
-    """The working ops of a part's function, and of functions that it calls."""
-    names, function = step.names, _called(call)
-    read = (step.by_name.get(_op(source)) for source in _inputs(call))
-    calls = [call.name, *(n.name for n in read if n is not None and _key_called(n))]
-    traced_as, key, phase = call_of(function, calls)
-    ahead, done = [(function, call.device)], set()
-    while ahead:
-        name, here = ahead.pop()
-        done.add(name)
-        for node in tf_api.function_nodes(name):
-            where = node.device or here
-            inner = [(one, where) for one in _functions(node) if one not in done]
-            ahead += inner
-            if not inner and node.op not in _NOT_WORK:
-                own = key_in(node.name)
-                part = names.part(key if own in (None, traced_as) else own)
-                yield SeenOp(node.name, node.op, part, phase, names.device(where))
-
-
-def call_of(function: str, names: Iterable[str]) -> tuple[str | None, str, str]:
-    """The key that a function was traced with, that of its call, and the phase.
-
-    Towers share a function, which has the key of one of them. Whose call it is stands
-    in its name, or in those of the forward calls that it reads.
-    """
-    traced_as = key_of_function(function)
-    key = next(filter(None, map(key_in, names)), traced_as) or ""
-    return traced_as, key, "backward" if "__backward_" in function else "forward"
-
-
-def works(kind: str) -> bool:
-    """Whether ops of a type compute something, rather than move or name data."""
-    return kind not in _NOT_WORK
-
-
-def unneeded_parts(graphs: Iterable[Any], names: Names) -> tuple[str, ...]:
-    """Parts that work in traced graphs, but for nothing that these give or change."""
-    working: dict[str, bool] = {}
-    for graph in graphs:
-        needed = ancestors([*(t.op for t in graph.outputs), *graph.control_outputs])
-        for op in graph.get_operations():
-            key = key_in(op.name)
-            if key is None or op.type in _NOT_WORK:
-                continue
-            keys, function = {key}, function_of(op)
-            if traced_as := key_of_function(function):  # with those of calls inside
-                inside = {key_in(node.name) for node in tf_api.function_nodes(function)}
-                keys |= inside - {None, traced_as}
-            for part in map(names.part, keys):
-                working[part] = working.get(part, False) or op in needed
-    return tuple(part for part, used in working.items() if not used)
-
-
-def _plain(name: str) -> str:
-    """The name of an executed op without the calls that it was inlined from."""
-    return _PREFIX.sub("", name)
 
 
 def _op(tensor: str) -> str:
@@ -270,18 +196,56 @@ def _op(tensor: str) -> str:
     return tensor.partition(":")[0]
 
 
-def _called(node: Any) -> str:
-    """The name of the function that a node calls; "" for any other op."""
-    return str(node.attr["f"].func.name) if node.op in CALLS else ""
+# Ops -----------------------------------------------------------------------------
 
 
-def _key_called(node: Any) -> str | None:
-    """The key of the part whose function a node calls; None for any other."""
-    return key_of_function(_called(node))
+def works(kind: str) -> bool:
+    """Whether ops of a type compute something, rather than move or name data."""
+    return kind not in _NOT_WORK
 
 
-def _inputs(node: Any) -> list[str]:
-    return [source for source in node.input if not source.startswith("^")]
+def call_of(function: str, names: Iterable[str]) -> tuple[str | None, str, str]:
+    """The key that a function was traced with, that of its call, and the phase.
+
+    Towers share a function; whose call it is stands in one of `names`.
+    """
+    traced_as = key_in(function)
+    key = next(filter(None, map(key_in, names)), traced_as) or ""
+    return traced_as, key, "backward" if "__backward_" in function else "forward"
+
+
+def seen_ops(step: ExecutedStep) -> Iterator[SeenOp]:
+    """The working ops of parts and of the optimizer, with their devices."""
+    names = step.names
+    for node in step.nodes:
+        if node.key is not None:
+            yield from _body(step, node)
+        elif works(node.op) and node.device:
+            name, device = node.plain, names.device(node.device)
+            if part := names.part_of.get(key_in(name)):
+                phase = "backward" if "gradient_tape/" in name else "forward"
+                yield SeenOp(name, node.op, part, phase, device)
+            elif (updated := names.update(name)) is not None:
+                yield SeenOp(name, node.op, updated[0], "update", device, updated[1])
+
+
+def _body(step: ExecutedStep, call: Node) -> Iterator[SeenOp]:
+    """The working ops of a part's function, and of functions that it calls."""
+    names, read = step.names, map(step.maker, call.inputs)
+    calls = [call.name, *(n.name for n in read if n is not None and n.key)]
+    traced_as, key, phase = call_of(call.called, calls)
+    ahead, done = [(call.called, call.device)], set()
+    while ahead:
+        name, here = ahead.pop()
+        done.add(name)
+        for node in tf_api.function_nodes(name):
+            where = node.device or here
+            inner = [(one, where) for one in _functions(node) if one not in done]
+            ahead += inner
+            if not inner and works(node.op):
+                own = key_in(node.name)
+                part = names.part_of.get(key if own in (None, traced_as) else own, "")
+                yield SeenOp(node.name, node.op, part, phase, names.device(where))
 
 
 def _functions(node: Any) -> list[str]:
@@ -293,6 +257,27 @@ def _functions(node: Any) -> list[str]:
     return found
 
 
+def unneeded_parts(graphs: Iterable[Any], names: Names) -> tuple[str, ...]:
+    """Parts that work in traced graphs, but for nothing that these give or change."""
+    working: dict[str, bool] = {}
+    for graph in graphs:
+        needed = ancestors([*(t.op for t in graph.outputs), *graph.control_outputs])
+        for op in graph.get_operations():
+            key = key_in(op.name)
+            if key is None or not works(op.type):
+                continue
+            keys, function = {key}, function_of(op)
+            if traced_as := key_in(function):  # with those of calls inside
+                inside = {key_in(node.name) for node in tf_api.function_nodes(function)}
+                keys |= inside - {None, traced_as}
+            for part in (names.part_of.get(key, "") for key in keys):
+                working[part] = working.get(part, False) or op in needed
+    return tuple(part for part, used in working.items() if not used)
+
+
+# Copies --------------------------------------------------------------------------
+
+
 def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
     """Tensors of more than one element that crossed devices, with kind and bytes."""
     for node, readers in step.sent:
@@ -300,108 +285,110 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
             step.names.device(node.attr[key].s.decode())
             for key in ("send_device", "recv_device")
         )
-        tensor, name = node.input[0], _plain(node.input[0])
-        dtype = tf.as_dtype(node.attr["T"].type)
-        if source == target or tensor.startswith("^") or "/ctrl/" in name:
+        [tensor], dtype = node.inputs, tf.as_dtype(node.attr["T"].type)
+        producer, name = step.maker(tensor), _PREFIX.sub("", tensor)
+        if source == target or "/ctrl/" in name:
             continue
         if dtype == tf.resource:
-            if any(_key_called(reader) for reader in readers):
+            if any(reader.key for reader in readers):
                 yield SeenCopy(name, "weights", source, target, None)
             continue
         elements = _elements(step, tensor, readers)
         if elements is None or elements > 1:
-            producer = step.by_name.get(_op(tensor))
             kind = "mask" if dtype == tf.bool else _kind(step, name, producer, readers)
             size = None if elements is None else elements * dtype.size
             yield SeenCopy(name, kind, source, target, size)
 
 
-def _kind(step: ExecutedStep, name: str, producer: Any, readers: Sequence[Any]) -> str:
+def _kind(
+    step: ExecutedStep, name: str, producer: Node | None, readers: Sequence[Node]
+) -> str:
     """The kind of a copy, in the words of `SeenCopy`."""
+    makers, names = [] if producer is None else [producer], step.names
+    made_by = "".join(one.op for one in makers)
 
-    def comes_from(found: Any, through: Sequence[str]) -> bool:
-        return any(map(found, step.back(producer, lambda one: one.op in through)))
+    def comes_from(found: Callable[[Node], bool], through: Sequence[str]) -> bool:
+        back = _walk(makers, lambda one: one.sources if one.op in through else [])
+        return any(map(found, back))
 
-    def leads_to(wanted: Any, through: Sequence[str]) -> bool:
-        return any(map(wanted, step.forward(readers, through)))
+    def leads_to(found: Callable[[Node], bool], through: Sequence[str]) -> bool:
+        ahead = _walk(readers, lambda one: one.readers if one.op in through else [])
+        return any(map(found, ahead))
 
-    if _ARGUMENT.match(name) or (producer is not None and producer.op in _GIVEN):
-        marked = not readers or leads_to(_of_part, _PASSING)
+    def sums(node: Node) -> bool:  # backward calls, or what they give
+        summed = "gradient_sums" in node.called or node.plain.startswith("AddN")
+        return summed or node.backward
+
+    def assigns(node: Node) -> bool:  # a state, outside of parts and of the optimizer
+        own = key_in(node.plain) or names.of_optimizer(node.plain)
+        return node.op == "AssignVariableOp" and not own
+
+    def reads_variable(node: Node) -> bool:
+        return "ReadVariableOp" in (node.op, node.name[-14:])
+
+    if _ARGUMENT.match(name) or made_by in _GIVEN:
+        marked = not readers or leads_to(lambda one: one.in_part, _PASSING)
         return "input" if marked else "target"
     if name.startswith(("compile_loss/", "gradient_tape/compile_loss/")):
         return "target"
-    if producer is not None and producer.op == "Const":
+    if made_by == "Const":
         return "other"  # computed before the step ran
-    if step.names.of_update(name):
-        return "weights gradient" if comes_from(_sums, _CLIPPING) else "update"
-    if comes_from(_reads_variable, _PASSING):
+    if names.of_optimizer(name):
+        return "weights gradient" if comes_from(sums, _CLIPPING) else "update"
+    if comes_from(reads_variable, _PASSING):
         return "weights"
-    in_parts = bool(key_in(name)) and any(map(_of_part, readers))
-    if not in_parts and leads_to(step.assigns, _UPDATING):
+    in_parts = bool(key_in(name)) and any(reader.in_part for reader in readers)
+    if not in_parts and leads_to(assigns, _UPDATING):
         return "state"
-    if "gradient_tape/" in name or comes_from(_sums, _SUMMING):
-        return "gradient" if leads_to(_of_backward, _SUMMING) else "weights gradient"
-    if producer is not None and _of_part(producer) or key_in(name):
+    if "gradient_tape/" in name or comes_from(sums, _SUMMING):
+        backward = leads_to(lambda one: one.backward, _SUMMING)
+        return "gradient" if backward else "weights gradient"
+    if any(one.in_part for one in makers) or key_in(name):
         return "activation"
-    into_part = any(map(_key_called, readers))
+    into_part = any(reader.key for reader in readers)
     # What is computed of the step's data outside of parts, such as slices.
-    sources = step.back(producer, lambda one: one.op not in CALLS)
-    if any(
-        o.op in _GIVEN and not _plain(o.name).startswith("unknown") for o in sources
-    ):
+    sources = _walk(makers, lambda one: one.sources if one.op not in CALLS else [])
+    if any(o.op in _GIVEN and not o.plain.startswith("unknown") for o in sources):
         return "input" if into_part else "target"
     return "state" if into_part else "other"
 
 
-def _sums(node: Any) -> bool:
-    """Whether an op is a backward call, or a sum of what such calls give."""
-    summed = "gradient_sums" in _called(node) or _plain(node.name).startswith("AddN")
-    return summed or _of_backward(node)
-
-
-def _reads_variable(node: Any) -> bool:
-    return node.op == "ReadVariableOp" or node.name.endswith("ReadVariableOp")
-
-
-def _of_backward(node: Any) -> bool:
-    """Whether a node is a part's backward call, or an op of a backward pass."""
-    backward = "__backward_" in _called(node) or "gradient_tape/" in node.name
-    return backward and _of_part(node)
-
-
-def _of_part(node: Any) -> bool:
-    return _key_called(node) is not None or bool(key_in(node.name))
-
-
-def _elements(step: ExecutedStep, tensor: str, readers: Sequence[Any]) -> int | None:
+def _elements(step: ExecutedStep, tensor: str, readers: Sequence[Node]) -> int | None:
     """How many elements a tensor has that was sent; None if it is not known.
 
-    TensorFlow drops outputs of a function that nothing reads, so an output of a call
-    may have another number than when it was traced. Then a reader tells.
+    TensorFlow drops outputs of a call that nothing reads, so that the numbers of others
+    change. Then a reader tells.
     """
-    producer, op = step.by_name.get(_op(tensor)), step.traced(_op(tensor))
+    producer, op = step.maker(tensor), step.traced(_PREFIX.sub("", _op(tensor)))
     index = int(tensor.partition(":")[2] or 0)
     known = op is not None and index < len(op.outputs)
     traced = _count(op.outputs[index].shape, step.batch) if known else None
     if producer is None or producer.op not in CALLS:
-        if traced is None and producer is not None:
-            traced = _given_elements(producer, index, step.batch)
+        if traced is None and producer is not None:  # a dataset, or a caller
+            stated = (producer.attr[k] for k in ("output_shapes", "_output_shapes"))
+            shapes = next((one.list.shape for one in stated if one.list.shape), ())
+            if index < len(shapes):
+                traced = _count(tf.TensorShape(shapes[index]), step.batch)
         if traced is not None:
             return traced
     read = (_as_read(step, tensor, reader) for reader in readers)
     return next((count for count in read if count is not None), traced)
 
 
-def _as_read(step: ExecutedStep, tensor: str, reader: Any) -> int | None:
+def _as_read(step: ExecutedStep, tensor: str, reader: Node) -> int | None:
     """The elements of the traced tensor that a reader has in place of an executed one.
 
     Inputs from one op keep their order when TensorFlow rewrites what is around them.
     """
-    same = [one for one in step.origins[reader.name] if _op(one) == _op(tensor)]
-    op = step.traced(reader.name)
+    same = [one for one in reader.origins if _op(one) == _op(tensor)]
+    op = step.traced(reader.plain)
     if op is None or tensor not in same:
         return None
-    name, inputs = _plain(_op(tensor)), list(map(_behind, op.inputs))
+    name, inputs = _PREFIX.sub("", _op(tensor)), list(op.inputs)
+    for i, one in enumerate(inputs):  # TensorFlow prunes identities when it runs
+        while one.op.type in _PASSING:
+            one = one.op.inputs[one.value_index]
+        inputs[i] = one
     found = [one for one in inputs if one.op.name == name]
     if len(found) == len(same):
         return _count(found[same.index(tensor)].shape, step.batch)
@@ -416,21 +403,6 @@ def _as_read(step: ExecutedStep, tensor: str, reader: Any) -> int | None:
         and (one.name in held) == name.startswith("unknown")
     ]
     return max((count for count in counts if count is not None), default=None)
-
-
-def _behind(tensor: Any) -> Any:
-    """The tensor that identities hand on; TensorFlow prunes them when it runs."""
-    while tensor.op.type in _PASSING:
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor
-
-
-def _given_elements(producer: Any, index: int, batch: int) -> int | None:
-    """The elements of what a dataset or a caller gives, with the shapes it states."""
-    stated = (producer.attr[key] for key in ("output_shapes", "_output_shapes"))
-    shapes = next((one.list.shape for one in stated if one.list.shape), ())
-    known = index < len(shapes)
-    return _count(tf.TensorShape(shapes[index]), batch) if known else None
 
 
 def _count(shape: tf.TensorShape, batch: int) -> int | None:

@@ -1,16 +1,13 @@
 """Every private name of Keras and TensorFlow that splitnet uses, checked at import.
 
-No other module reads a private attribute of a Keras or TensorFlow object or imports
-`keras.src` or `tensorflow.python`; `tests/tf/internals` holds that. What each is needed
-for stands in docs/compatibility.md.
+No other module uses one; `tests/tf/internals` holds that. What each is needed for
+stands in docs/compatibility.md.
 """
 
 import dis
 import importlib
 import inspect
-import itertools
 import pkgutil
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -53,8 +50,7 @@ _OF_TENSORFLOW = {
 def missing(module: str, needed: dict[str, str]) -> list[str]:
     """Faults for what a module cannot import, and for attributes that are gone.
 
-    An attribute that a method of the class sets is there. Methods are searched as
-    bytecode: an installation may have no sources.
+    An attribute is there if the bytecode of a method of the class sets it.
     """
     faults = []
     try:
@@ -63,53 +59,41 @@ def missing(module: str, needed: dict[str, str]) -> list[str]:
     except (ImportError, AttributeError) as error:
         return [str(error)]
     for path, owner in owners.items():
-        members = [
-            v for one in getattr(owner, "__mro__", ()) for v in vars(one).values()
-        ]
+        classes = getattr(owner, "__mro__", ())
+        members = [member for one in classes for member in vars(one).values()]
         functions = [inspect.unwrap(getattr(v, "fget", v)) for v in members]
         codes = [f.__code__ for f in functions if hasattr(f, "__code__")]
         for name in needed[path].split():
-            steps = (dis.get_instructions(one) for one in codes if name in one.co_names)
-            if not hasattr(owner, name) and not any(
+            known = hasattr(owner, name) or any(
                 step.opname == "STORE_ATTR" and step.argval == name
-                for step in itertools.chain.from_iterable(steps)
-            ):
-                faults.append(f"{owner.__name__}.{name} is gone")
+                for code in codes
+                if name in code.co_names
+                for step in dis.get_instructions(code)
+            )
+            faults += [] if known else [f"{owner.__name__}.{name} is gone"]
     return faults
 
 
-def _check(library: str, here: str, supported: Any, faults: list[str]) -> None:
-    """Raise if a version is outside the tested range, or if there are other faults."""
-    low, high = supported
-    lowest, highest = (".".join(map(str, version)) for version in supported)
-    if not low <= tuple(map(int, here.split(".")[:2])) <= high:
-        faults = [*faults, f"{library} {here} is outside {lowest} to {highest}"]
-    if faults:
-        raise ConfigError(
-            listed(
+def check_versions() -> None:
+    """Refuse versions and backends that splitnet cannot place models with."""
+    for library, here, (low, high), faults in (
+        ("Keras", keras.__version__, KERAS, missing("keras_api", _OF_KERAS)),
+        ("TensorFlow", tf.__version__, TENSORFLOW, missing("tf_api", _OF_TENSORFLOW)),
+    ):
+        backend = keras.backend.backend()
+        if library == "Keras" and backend != "tensorflow":
+            text = "; set KERAS_BACKEND=tensorflow before the first import"
+            faults = [f"the Keras backend is {backend!r}{text}"]
+        lowest, highest = (".".join(map(str, version)) for version in (low, high))
+        if not low <= tuple(map(int, here.split(".")[:2])) <= high:
+            faults.append(f"{library} {here} is outside {lowest} to {highest}")
+        if faults:
+            text = (
                 f"splitnet cannot place models with {library} {here}; it is tested "
                 f"with {lowest} to {highest}. Try: pip install "
-                f"'{library.lower()}>={lowest},<{high[0]}.{high[1] + 1}'",
-                faults,
+                f"'{library.lower()}>={lowest},<{high[0]}.{high[1] + 1}'"
             )
-        )
-
-
-def check_versions() -> None:
-    """Refuse versions and backends that splitnet cannot place models with.
-
-    Raises:
-        ConfigError: says which version is here, which are supported, and what to do.
-    """
-    faults = missing("keras_api", _OF_KERAS)
-    if keras.backend.backend() != "tensorflow":
-        faults = [
-            f"the Keras backend is {keras.backend.backend()!r}; set "
-            "KERAS_BACKEND=tensorflow before the first import"
-        ]
-    _check("Keras", keras.__version__, KERAS, faults)
-    faults = missing("tf_api", _OF_TENSORFLOW)
-    _check("TensorFlow", tf.__version__, TENSORFLOW, faults)
+            raise ConfigError(listed(text, faults))
 
 
 check_versions()

@@ -21,12 +21,11 @@ from keras.src.backend.common.masking import get_keras_mask as mask_of
 from keras.src.backend.common.masking import set_keras_mask as set_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.models.functional import Functional, operation_fn
-from keras.src.ops.operation import Operation
 from keras.src.ops.symbolic_arguments import SymbolicArguments
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
-__all__ = ["Functional", "Operation", "SymbolicArguments", "in_stateless_scope"]
-__all__ += ["mask_of", "operation_fn", "set_mask"]
+__all__ = ["Functional", "SymbolicArguments", "in_stateless_scope", "mask_of"]
+__all__ += ["operation_fn", "set_mask"]
 
 CARRIED = ("_keras_mask", "_keras_logits")
 """What Keras attaches to a tensor: the mask, and the logits of a probability."""
@@ -35,7 +34,7 @@ CARRIED = ("_keras_mask", "_keras_logits")
 def nodes_of(model: Any) -> list[Any]:
     """The nodes of a functional model in the order in which Keras runs them."""
     levels = sorted(model._nodes_by_depth.items(), reverse=True)
-    nodes = [node for _, level in levels for node in level]
+    nodes = (node for _, level in levels for node in level)
     return [node for node in nodes if node.operation and not node.is_input]
 
 
@@ -94,16 +93,13 @@ own_trainable_variables = attrgetter("_trainable_variables")
 lambda_output_shape = attrgetter("_output_shape")
 """The output shape that a Lambda layer was given."""
 
-moments_of = attrgetter("_moments")
-"""What computes mean and variance in a BatchNormalization."""
-
 
 @contextlib.contextmanager
-def with_moments(layer: Any, moments: Callable[..., Any]) -> Iterator[None]:
-    """Let one BatchNormalization use other moments in this block."""
-    layer._moments = moments
+def with_moments(layer: Any, moments: Callable[..., Any]) -> Iterator[Any]:
+    """Let a BatchNormalization use other means and variances; yields what made them."""
+    plainly, layer._moments = layer._moments, moments
     try:
-        yield
+        yield plainly
     finally:
         del layer._moments
 
@@ -140,13 +136,12 @@ def without_values() -> Iterator[None]:
     closes, so the list is put back as it was. A variable made from a value instead of
     an initializer raises a ValueError that names the stateless scope.
     """
-    name = "uninitialized_variables"
-    waiting = list(get_global_attribute(name, []) or [])
+    waiting = [*(get_global_attribute("uninitialized_variables") or ())]
     with keras.StatelessScope(initialize_variables=False):
         try:
             yield
         finally:
-            set_global_attribute(name, waiting)
+            set_global_attribute("uninitialized_variables", waiting)
 
 
 @contextlib.contextmanager
@@ -272,31 +267,29 @@ def trained_by(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "_trainable_variables", None) or ())
 
 
-def update_each_device(optimizer: Any, update: Callable[..., None]) -> None:
-    """Let one optimizer apply its gradients by `update`, without summing replicas."""
-    optimizer._all_reduce_sum_gradients = list
-    optimizer._distributed_tf_update_step = update
+def update_by(
+    optimizer: Any, update: Callable[..., None], reset: Callable[[Any], None]
+) -> None:
+    """Let an optimizer apply gradients by `update`, and reset accumulators by `reset`.
 
-
-def reset_accumulators_by(optimizer: Any, reset: Callable[[Any], None]) -> None:
-    """Let one optimizer set each gradient accumulator to zero by `reset`."""
+    It does not sum gradients over replicas then.
+    """
 
     def reset_all() -> None:
         for accumulator in optimizer._accumulated_gradients:
             reset(accumulator)
 
+    optimizer._all_reduce_sum_gradients = list
+    optimizer._distributed_tf_update_step = update
     optimizer._backend_reset_gradient_accumulators = reset_all
 
 
-step_counter = attrgetter("_iterations")
-"""The variable that counts steps; `iterations` may count fewer updates."""
-
-
 @contextlib.contextmanager
-def step_count_as(optimizer: Any, value: Any) -> Iterator[None]:
-    """Let an optimizer read `value` as its step count in this block."""
+def step_count_read(optimizer: Any) -> Iterator[None]:
+    """Let an optimizer use the step count as it is read now, on the present device."""
     counter = optimizer._iterations
-    vars(optimizer)["_iterations"] = value
+    if not tf.executing_eagerly():
+        vars(optimizer)["_iterations"] = tf.identity(counter.value)
     try:
         yield
     finally:

@@ -1,8 +1,9 @@
 """Private names of TensorFlow, each behind a function that says what it is for."""
 
 import contextlib
+import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -16,12 +17,19 @@ from tensorflow.python.framework.ops import (
 )
 from tensorflow.python.ops import custom_gradient
 from tensorflow.python.ops.gradients_util import PossibleTapeGradientTypes
-from tensorflow.python.ops.resource_variable_ops import variable_accessed
+from tensorflow.python.ops.resource_variable_ops import variable_accessed as note_read
 
-__all__ = ["FuncGraph", "recording", "stop_recording", "when_traced"]
+__all__ = ["FuncGraph", "note_read", "recording", "stop_recording", "when_traced"]
 
 gradient_order = PossibleTapeGradientTypes
 """Which gradients tapes may ask of tensors: 0 none, 1 first order, 2 higher."""
+
+record_gradient = functools.partial(record_operation, "Identity")
+"""Tells tapes how gradients of inputs come from those of outputs: lists, `backward`.
+
+As `tf.custom_gradient`, which would route inputs and outputs of a graph's op through
+one more op on one device.
+"""
 
 _FUNCTIONS = (polymorphic_function.__name__, custom_gradient.__name__)
 
@@ -37,11 +45,7 @@ def wait_for_eager_operations() -> None:
 
 
 def join_again(cluster_spec: Any) -> None:
-    """Join the workers of a cluster again, or others, at this program's old address.
-
-    TensorFlow's public way would listen at that address a second time, unless nothing
-    at all has changed.
-    """
+    """Join workers again, or others; TensorFlow's public way would listen anew."""
     context = tf_context.context()
     known = context.get_server_def()
     fresh = type(known)()
@@ -56,10 +60,7 @@ def current_device() -> str:
 
 
 def forget_traces(owner: Any, held: Iterable[Any]) -> None:
-    """Let `tf.function`s trace anew, with the variables that their layer has now.
-
-    They are `held` by the owner's attributes, or methods of its class.
-    """
+    """Let a layer's `tf.function`s, methods or `held`, trace its present variables."""
     for function in held:
         vars(function).update(vars(function._clone(None)))
     for one in type(owner).__mro__:
@@ -82,8 +83,8 @@ def function_body(graph: Any, name: str) -> Any:
 def functions_entered() -> int:
     """Frames on the stack of functions that capture variables but no other tensor.
 
-    Those of `tf.function`, which may be called again in another graph, and of
-    `tf.custom_gradient` and `tf.recompute_grad`, whose gradients know variables only.
+    `tf.function` may be called again in another graph; the gradients of
+    `tf.custom_gradient` and `tf.recompute_grad` know variables only.
     """
     frame: FrameType | None = sys._getframe(1)
     count = 0
@@ -91,33 +92,6 @@ def functions_entered() -> int:
         count += frame.f_globals.get("__name__") in _FUNCTIONS
         frame = frame.f_back
     return count
-
-
-def with_gradient(
-    value: Any, forward: Callable[[Any], Any], backward: Callable[[Any], Any]
-) -> Any:
-    """What `forward` makes of a tensor, with `backward` as its gradient on tapes.
-
-    As `tf.custom_gradient`, which would route inputs and outputs of a graph's op
-    through one more op on one device.
-    """
-    with stop_recording():
-        made = forward(value)
-    record_gradient([made], [value], lambda g: [backward(g)])
-    return made
-
-
-def record_gradient(
-    outputs: list[Any], inputs: list[Any], backward: Callable[..., list[Any]]
-) -> None:
-    """Tell tapes how gradients of inputs come from those of outputs."""
-    record_operation("Identity", outputs, inputs, backward)
-
-
-def note_reads(variables: Iterable[Any]) -> None:
-    """Let tapes and the graph know that a function reads variables."""
-    for variable in variables:
-        variable_accessed(variable)
 
 
 def function_nodes(name: str) -> list[Any]:
@@ -128,10 +102,9 @@ def function_nodes(name: str) -> list[Any]:
 
 @contextlib.contextmanager
 def watch_graphs() -> Iterator[list[Any]]:
-    """Collect the functions that TensorFlow instantiates in this block.
+    """Collect the nodes of each function that TensorFlow instantiates in this block.
 
-    The list is filled when the block ends, with the nodes of each function over all its
-    devices. A function that ran before is not instantiated again, so trace it anew.
+    The list is filled when it ends. What ran before is not instantiated again.
     """
     context = tf_context.context()
     context.ensure_initialized()

@@ -7,10 +7,8 @@ the mean over samples, so each counts by its share of the batch; gradients are s
 they come, on the device that made them. Metrics see the outputs of the whole batch.
 """
 
-import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
 from typing import Any
 
 import keras
@@ -18,26 +16,27 @@ import networkx as nx
 import numpy as np
 import tensorflow as tf
 
-from splitnet.simulator.microbatch import runs_of
+from splitnet.core.errors import DeclarationError, warn
+from splitnet.simulator.microbatch import Pipeline, runs_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.batch_shards import Shards
-from splitnet.tf.parallel.pipeline_checks import check_losses, warn_of_masks
-from splitnet.tf.placement.placed import Placed
-from splitnet.tf.placement.run import Shared, device_of
-from splitnet.tf.reading.variables import weights_of
+from splitnet.tf.parallel.towers import Shards
+from splitnet.tf.placement.device_function import device_of, not_inlined
+from splitnet.tf.placement.placed import Placed, Shared
+from splitnet.tf.reading.flatten import is_sparse
+from splitnet.tf.reading.source import blueprint_of
+from splitnet.tf.reading.variables import states_of, weights_of
 
 _Unit = tuple[int, str]
 """A segment that runs as a part: the segment's id and the part's key."""
+_Waits = tuple[int, list[_Unit], list[_Unit]]
+"""A window in micro-batches, what ends a stage, and its first units with weights."""
+_OF_BATCH = (keras.layers.BatchNormalization, keras.layers.SpectralNormalization)
+_MEANS = ("sum_over_batch_size", "mean", "auto")
 
 
 def pipelined(model: Any, placed: Placed) -> None:
     """Replace an emitted model's training step by one over micro-batches."""
-    compile_plainly, stages = model.compile, _stages(placed)
-
-    @functools.wraps(compile_plainly)
-    def compile_checked(*args: Any, **kwargs: Any) -> None:
-        compile_plainly(*args, **kwargs)
-        check_losses(model, placed.pipeline)
+    stages = _stages(placed)
 
     @tf.autograph.experimental.do_not_convert  # by a `tf.function` of the user's own
     def train_step(data: Any) -> Any:
@@ -47,12 +46,12 @@ def pipelined(model: Any, placed: Placed) -> None:
         finally:
             placed.shared.pop()
 
-    vars(model).update(compile=compile_checked, train_step=train_step)
+    vars(model)["train_step"] = train_step
 
 
 def _train_step(model: Any, placed: Placed, data: Any) -> Any:
     """As `keras.Model.train_step`, micro-batch by micro-batch."""
-    shared, pipeline = placed.shared[-1], placed.pipeline
+    shared = placed.shared[-1]
     data = keras.tree.map_structure(
         # An eager step is given arrays.
         lambda value: tf.constant(value) if isinstance(value, np.ndarray) else value,
@@ -63,33 +62,35 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
     uncut = {i for i, name in enumerate(names) if name in placed.whole}
     flat = enumerate(keras.tree.flatten(x))
     first = next(t for i, t in flat if t is not None and i not in uncut)
-    rows = Shards.of(first, pipeline.microbatches)
-    pieces = zip(
-        *(_split(rows, x, uncut), _split(rows, y), _split(rows, weights)),
-        rows.weights(),
-    )
+    rows = Shards(tf.shape(first)[0], placed.pipeline.microbatches)
+    cut = _split(rows, x, uncut), _split(rows, y), _split(rows, weights)
     turns, variables = shared.turns, model.trainable_weights
-    losses, outputs, counts = [], [], list[Any]()
-    with _weighted(model, counts):
-        for one_x, one_y, one_weights, share in pieces:
-            # As Keras counts: by samples if it knows how many, else by batches.
-            counts.append(share * (first.shape[0] or 1))
-            with tf.GradientTape() as tape:
-                turns.begin(tape, shared.weights)
-                made = model(one_x, training=True)
-                given = {"x": one_x, "y": one_y, "y_pred": made, "training": True}
-                loss = keras_api.compute_loss(model, sample_weight=one_weights, **given)
-                scaled = loss = loss * tf.cast(share, loss.dtype)
-                if model.optimizer is not None:
-                    scaled = model.optimizer.scale_loss(loss)
-            own = {(id(v), device_of(v)): v for v in variables}
-            asked = (list(own.values()), list(shared.weights.values()))
-            for keys, found in zip((own, shared.weights), tape.gradient(scaled, asked)):
-                turns.add(dict(zip(keys, found)))
-            if not outputs:
-                warn_of_masks(model, pipeline, made)
-            outputs.append(made)
-            losses.append(loss)
+    losses, outputs = [], []
+    for one_x, one_y, one_weights, share in zip(*cut, rows.weights()):
+        # As Keras counts: by samples if it knows how many, else by batches.
+        turns.weight = share * (first.shape[0] or 1)
+        with tf.GradientTape() as tape:
+            turns.begin(tape, shared.weights)
+            made = model(one_x, training=True)
+            given = {"x": one_x, "y": one_y, "y_pred": made, "training": True}
+            loss = keras_api.compute_loss(model, sample_weight=one_weights, **given)
+            scaled = loss = loss * tf.cast(share, loss.dtype)
+            if model.optimizer is not None:
+                scaled = model.optimizer.scale_loss(loss)
+        own = {(id(v), device_of(v)): v for v in variables}
+        asked = (list(own.values()), list(shared.weights.values()))
+        for keys, found in zip((own, shared.weights), tape.gradient(scaled, asked)):
+            turns.add(dict(zip(keys, found)))
+        outputs.append(made)
+        losses.append(loss)
+    ends = zip(model.output_names, keras.tree.flatten(outputs[0]))
+    masked = [name for name, end in ends if keras_api.mask_of(end) is not None]
+    if masked:
+        warn(
+            f"microbatches={rows.count}: the mask of {', '.join(masked[:6])} reaches "
+            "the loss, which is a mean over what each micro-batch leaves, so training "
+            "is that of the whole batch only where all leave alike."
+        )
     tracker = keras_api.loss_tracker(model)
     tracker.update_state(tf.add_n(losses), sample_weight=rows.extent)
     if variables:
@@ -110,26 +111,15 @@ def _split(rows: Shards, data: Any, uncut: Set[int] = frozenset()) -> list[Any]:
     return [keras.tree.pack_sequence_as(data, [t[m] for t in each]) for m in numbers]
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """What a device calls one after the other for one micro-batch.
+def _stages(placed: Placed) -> dict[_Unit, _Waits]:
+    """What calls that begin a stage wait for; a stage is what a device calls in turn.
 
-    If there are several calls, those that `begin` it wait for those that `end` it for
-    the micro-batch before. They also wait for the backward calls of the first that
-    `learn`, for the micro-batch that is `window` before. The last of several stages
-    does not wait: backward is ready as soon as forward is done, and calls that wait for
-    one another are run by a thread in one go, so that a device with a single thread
-    would send nothing meanwhile.
+    If it has several calls, they wait for those that end it for the micro-batch before.
+    They also wait for the backward calls of its first weights, for the micro-batch that
+    is `window` before. The last of several stages does not wait: backward is ready as
+    soon as forward is done, and calls that wait for one another are run by a thread in
+    one go, so that a device with a single thread would send nothing meanwhile.
     """
-
-    window: int
-    begin: frozenset[_Unit]
-    end: frozenset[_Unit]
-    learn: frozenset[_Unit]
-
-
-def _stages(placed: Placed) -> dict[_Unit, _Stage]:
-    """The stage of each call of a part function."""
     units: nx.DiGraph[_Unit] = nx.DiGraph()
     learning = set[_Unit]()
     stage_of, made_by = {}, dict[int, list[_Unit]]()
@@ -148,20 +138,18 @@ def _stages(placed: Placed) -> dict[_Unit, _Stage]:
                 units.add_edges_from((source, unit) for source in sources)
             for tensor in segment.gives:
                 made_by.setdefault(id(tensor), []).append(unit)
-    found: dict[_Unit, _Stage] = {}
+    found: dict[_Unit, _Waits] = {}
     for number, run in runs_of(units, stage_of):
         learns = learning & set(run)
         window = placed.pipeline.window(number)
         last = not all(units.out_degree(unit) for unit in run)
         if last and placed.pipeline.depth > 1:
             window = placed.pipeline.microbatches
-        stage = _Stage(
-            window,
-            frozenset(unit for unit in run if not run.in_degree(unit)),
-            frozenset(unit for unit in run if not run.out_degree(unit)),
-            frozenset(u for u in learns if not nx.ancestors(run, u) & learns),
-        )
-        found.update(dict.fromkeys(run, stage))
+        begin = [unit for unit in run if not run.in_degree(unit)]
+        end = [unit for unit in run if not run.out_degree(unit)]
+        learn = [unit for unit in learns if not nx.ancestors(run, unit) & learns]
+        waits = window, [] if {*begin} == {*end} else end, learn
+        found |= dict.fromkeys(begin, waits)
     return found
 
 
@@ -170,13 +158,14 @@ class _Turns:
 
     Gradients of a variable are summed on each device that reads it, from which one sum
     goes home: `sums` are by (id of a variable, device). `tape` records the present
-    micro-batch.
+    micro-batch, which counts by `weight` in metrics.
     """
 
-    def __init__(self, stages: Mapping[_Unit, _Stage]) -> None:
+    def __init__(self, waits: Mapping[_Unit, _Waits]) -> None:
         self.sums: dict[tuple[int, str], Any] = {}
         self.tape: Any = None
-        self._stages = stages
+        self.weight: Any = None
+        self._waits = waits
         # For each micro-batch, a tensor that each unit returned, forward and backward.
         self._forward: list[dict[_Unit, list[Any]]] = []
         self._backward: list[dict[_Unit, list[Any]]] = []
@@ -190,15 +179,13 @@ class _Turns:
 
     def before(self, unit: _Unit) -> list[Any]:
         """What must have run before a segment runs as a part."""
-        stage, number = self._stages.get(unit), len(self._forward) - 1
-        if stage is None or unit not in stage.begin or not number:
-            return []
-        found = []
-        if stage.end != stage.begin:
-            found += [t for end in stage.end for t in self._forward[-2].get(end, ())]
-        if number >= stage.window:
-            back = self._backward[number - stage.window]
-            found += [tensor for one in stage.learn for tensor in back.get(one, ())]
+        window, ends, learns = self._waits.get(unit, (1, [], []))
+        number, found = len(self._forward) - 1, []
+        if number:
+            found += [t for end in ends for t in self._forward[-2].get(end, ())]
+        if number >= window:
+            back = self._backward[number - window]
+            found += [tensor for one in learns for tensor in back.get(one, ())]
         return found
 
     def ran(self, unit: _Unit, made: Any) -> None:
@@ -247,9 +234,7 @@ class _Turns:
         return found
 
 
-@functools.partial(
-    tf.function, autograph=False, experimental_attributes={"_noinline": True}
-)
+@not_inlined
 def _gradient_sums(pairs: list[tuple[Any, Any]]) -> list[Any]:
     return [one + other for one, other in pairs]
 
@@ -265,32 +250,110 @@ def _added(one: Any, other: Any) -> Any:
     return tf.convert_to_tensor(one) + tf.convert_to_tensor(other)
 
 
-@contextlib.contextmanager
-def _weighted(model: Any, weights: list[Any]) -> Iterator[None]:
-    """Let each micro-batch count by the last of `weights` in the metrics of losses."""
-    loss = keras_api.compiled_loss(model)
-    metrics: list[Any] = []
+# What micro-batches, and towers, would make other than the whole batch ---------------
 
-    def take() -> None:
-        metrics.extend(loss.metrics)
-        for metric in metrics:
+
+def check_pipeline(model: Any, pipeline: Pipeline) -> None:
+    """Refuse a model that cannot be cut, and warn of what micro-batches change."""
+    if pipeline.microbatches == 1:
+        return
+    head = f"microbatches={pipeline.microbatches}:"
+    if _has_own_step(model):
+        raise DeclarationError(
+            f"{head} model {model.name!r} ({type(model).__qualname__}) has a "
+            "train_step of its own, which cannot be cut into micro-batches. Emit it "
+            "with microbatches=1, or cut the batch in your train_step."
+        )
+    layers = keras_api.sublayers(model)
+    for layer in layers:
+        if getattr(layer, "stateful", False):
+            raise DeclarationError(
+                f"{head} layer {layer.name!r} keeps a state for each sample of a whole "
+                "batch (stateful=True). Emit with microbatches=1."
+            )
+    norms = [x.name for x in layers if isinstance(x, keras.layers.BatchNormalization)]
+    if norms:
+        warn(
+            f"{head} each micro-batch is normalised by itself and moves the averages "
+            f"of {', '.join(norms[:6])}, so training is not that of the whole batch."
+        )
+
+
+def check_losses(model: Any, placed: Placed) -> None:
+    """Refuse a loss that is not a mean over samples; let each micro-batch count.
+
+    It counts by its share in the metrics of several losses, which Keras makes when it
+    meets the first outputs.
+    """
+    for one in _sums(model):
+        raise DeclarationError(
+            f"microbatches={placed.pipeline.microbatches}: loss {one.name!r} has "
+            f"reduction={one.reduction!r}. Micro-batches need a mean over samples, "
+            f"{_MEANS[0]!r}; use it, or emit with microbatches=1."
+        )
+    loss = keras_api.compiled_loss(model)
+    if loss is None:
+        return
+    plainly = loss.build
+
+    def build(*args: Any) -> None:
+        plainly(*args)
+        for metric in loss.metrics:
 
             def update(value: Any, sample_weight: Any = None, to: Any = metric) -> None:
-                type(to).update_state(to, value, sample_weight=weights[-1])
+                weight = placed.shared[-1].turns.weight if placed.shared else None
+                weight = sample_weight if weight is None else weight
+                type(to).update_state(to, value, sample_weight=weight)
 
             vars(metric)["update_state"] = update
 
-    def build(*args: Any, **kwargs: Any) -> None:
-        del vars(loss)["build"]
-        loss.build(*args, **kwargs)
-        take()
+    vars(loss)["build"] = build
 
-    if loss is not None and loss.built:
-        take()
-    elif loss is not None:  # its metrics are made with it, in the first micro-batch
-        vars(loss)["build"] = build
-    try:
-        yield
-    finally:
-        for metric in metrics:
-            del vars(metric)["update_state"]
+
+def _has_own_step(model: Any) -> bool:
+    return type(model).train_step is not keras.Model.train_step
+
+
+def _sums(model: Any) -> list[Any]:
+    """The losses of a compiled model that are no means over samples."""
+    losses = keras.tree.flatten(getattr(model, "loss", None))
+    return [one for one in losses if getattr(one, "reduction", _MEANS[0]) not in _MEANS]
+
+
+def obstacles_of(source: Any) -> dict[str, str]:
+    """Why a source cannot be cut into "microbatches", or copied into "towers".
+
+    Only what makes training other than that of the whole batch, noise left out.
+    """
+    found: dict[str, str] = {}
+
+    def note(why: str, *names: str) -> None:
+        for name in names or ("microbatches", "towers"):
+            found.setdefault(name, why)
+
+    blueprint = blueprint_of(source)
+    model = blueprint.model
+    for tensor in (*model.inputs, *model.outputs):
+        if tuple(tensor.shape[:1]) != (None,):
+            note(f"the first axis of {tensor.name!r} is no batch of any size")
+    for site in blueprint.sites:
+        if any(map(is_sparse, site.node.input_tensors)):
+            note(f"{site.call!r} reads a sparse tensor")
+        for layer in keras_api.sublayers(site.node.operation):
+            if isinstance(layer, _OF_BATCH):
+                note(f"{layer.name!r} would see each by itself", "microbatches")
+                if layer is not site.node.operation:
+                    note(f"{layer.name!r} is inside of another layer", "towers")
+            elif not keras_api.from_keras(layer) and any(
+                "seed" not in variable.name for variable in states_of(layer)
+            ):
+                note(f"{layer.name!r} has a state that its calls may change")
+    for tensor in model.outputs:
+        if keras_api.mask_of(tensor) is not None:
+            note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
+    if isinstance(source, keras.Model):
+        if _has_own_step(source):
+            note("the model has a train_step of its own", "microbatches")
+        for loss in _sums(source):
+            note(f"loss {loss.name!r} is no mean over samples", "microbatches")
+    return found

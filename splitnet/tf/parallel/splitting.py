@@ -1,41 +1,46 @@
-"""Layers of a whole model cut into slices: what `strategy="auto"` and `split=` choose.
+"""Split layers in whole models: cut as `strategy="auto"` and `split=` say, and joined.
 
 The blueprint of a net or a Keras model becomes that of a model with slices, each a part
-of its own that asks for a device. Nothing is given memory.
+of its own that asks for a device. A model with slices is saved as the whole model, so
+its files fit any machine; a file of the whole model is loaded into the slices.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from splitnet.core.errors import DeclarationError, SplitnetError, listed
+from splitnet.core.errors import DeclarationError, SplitnetError, listed, warn
 from splitnet.core.graph import Graph, Part
 from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.cloner import Cloner
+from splitnet.tf.placement.optimizer import all_optimizers, slots_of
+from splitnet.tf.reading.cloner import Cloner, functional, input_like
 from splitnet.tf.reading.flatten import Blueprint, Site, flow_of, named
-from splitnet.tf.reading.slices import HEAD_SLICES, SliceJoin, cut_layer
+from splitnet.tf.reading.slices import (
+    HEAD_SLICES,
+    SliceJoin,
+    cut_axis,
+    cut_layer,
+    matched,
+)
 from splitnet.tf.reading.source import sized
 from splitnet.tf.reading.variables import variables_of
 
-Slices = Mapping[str, Sequence[str]]
-"""The devices of a layer's slices, by its name."""
+_Pairs = list[tuple[Any, list[Any]]]  # a whole variable, and what it was cut into
+_WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
 
 
-def joined_layers(model: Any) -> list[str]:
-    """The name of each layer of a model that is in slices."""
-    ends = [layer.name for layer in model.layers if isinstance(layer, SliceJoin)]
-    return [name.removesuffix("_join") for name in ends]
+# Cut -----------------------------------------------------------------------------
 
 
-def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
+def with_slices(blueprint: Blueprint, slices: Mapping[str, Sequence[str]]) -> Blueprint:
     """The blueprint with some of its layers cut, a slice for each device that is named.
 
-    Raises:
-        DeclarationError: a layer that is unknown or cannot be cut; with every fault.
+    A slice is a part of its own; what joins slices is in the part of their layer.
     """
     if not slices:
         return blueprint
@@ -46,8 +51,8 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
     ]
     if faults:
         raise DeclarationError(listed("some layers cannot be split.", faults))
-    layers = {name: _sites(blueprint, name)[0].node.operation for name in slices}
-    counts = {id(layer): len(slices[name]) for name, layer in layers.items()}
+    cut = {name: _sites(blueprint, name)[0] for name in slices}
+    counts = {id(site.node.operation): len(slices[n]) for n, site in cut.items()}
 
     def copy() -> tuple[_Cutter, Any, dict[int, Any]]:
         cloner = _Cutter(counts, blueprint.originals)
@@ -55,39 +60,31 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
 
     cloner, model, tensors = keras_api.without_memory(copy)
     flow = flow_of(model, blueprint.flow.nested)
-    on = {
-        id(keras_api.producer(tensor)): (id(layer), device)
-        for name, layer in layers.items()
-        for tensor, device in zip(cloner.slices[id(layer)], slices[name])
+    declared = blueprint.declared  # of a Keras model each call is a part
+    part_of = {
+        id(keras_api.producer(tensors[id(site.node.outputs[0])])): site.part
+        for site in (blueprint.sites if declared else ())
     }
-    parts = list[Part]()
-    if blueprint.declared:
-        part_of = {
-            id(keras_api.producer(tensors[id(site.node.outputs[0])])): site.part
-            for site in blueprint.sites
-        }
-        branch = {id(site.node.operation): site.part for site in blueprint.sites}
-        count = Counter[int]()
-        for key, (layer, device) in on.items():  # of branch "a": "a/slice0" and on
-            part_of[key] = f"{branch[layer]}/slice{count[layer]}"
-            parts.append(Part(part_of[key], "slice", (device,)))
-            count[layer] += 1
-        parts = [*blueprint.parts, *parts]
-        sites = named([(part_of[id(node)], node) for node in flow.calls])
-    else:
-        sites = named([(None, node) for node in flow.calls])
-        for site in sites:
-            kind, device = (
-                ("input", "cpu") if site.node.is_input else ("branch", "auto")
-            )
-            if id(site.node) in on:
-                kind, device = "slice", on[id(site.node)][1]
-            parts.append(Part(site.part, kind, (device,)))
+    device_of = {}
+    for name, site in cut.items():
+        made = cloner.slices[id(site.node.operation)]
+        for number, (tensor, device) in enumerate(zip(made, slices[name])):
+            node = id(keras_api.producer(tensor))
+            part_of[node] = f"{site.part}/slice{number}"
+            device_of[node] = device
+    sites = named((part_of[id(n)] if declared else None, n) for n in flow.calls)
+    parts = {part.name: part for part in blueprint.parts}
+    for site in sites:
+        if id(site.node) in device_of:
+            parts[site.part] = Part(site.part, "slice", (device_of[id(site.node)],))
+        else:
+            parts.setdefault(site.part, Part(site.part))
+    used = {site.part for site in sites}
     return replace(
         blueprint,
         model=model,
         flow=flow,
-        parts=tuple(parts),
+        parts=tuple(part for name, part in parts.items() if name in used),
         sites=sites,
         originals=cloner.sources(),
     )
@@ -100,23 +97,23 @@ def obstacle_of(blueprint: Blueprint, name: str, count: int) -> str:
         return "the model has no such layer outside of nested models"
     if len(found) > 1:
         return f"it is called {len(found)} times"
-    site, layer = found[0], found[0].node.operation
+    [site] = found
+    layer, arguments = site.node.operation, site.node.arguments
     part = next(p for p in blueprint.parts if p.name == site.part)
     if part.kind != "branch" or part.on != ("auto",) or part.name in blueprint.towers:
         return f"part {part.name!r} is a {part.kind} or asks for a device"
-    mine = {id(variable) for variable in variables_of(layer)}
+    mine = set(map(id, variables_of(layer)))
     for other in blueprint.sites:
-        used = variables_of(other.node.operation)
-        if other is not site and mine & {id(variable) for variable in used}:
+        its = map(id, variables_of(other.node.operation))
+        if other is not site and not mine.isdisjoint(its):
             return f"{other.call!r} has some of its weights"
-    node = site.node
 
     def cut() -> None:
         given = {
             id(t): keras.Input(batch_shape=t.shape, dtype=t.dtype)
-            for t in node.input_tensors
+            for t in site.node.input_tensors
         }
-        _Cutter({id(layer): count}, {}).call(layer, *node.arguments.fill_in(given))
+        _Cutter({id(layer): count}).call(layer, *arguments.fill_in(given))
 
     try:
         keras_api.without_memory(cut)
@@ -131,34 +128,31 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
     They are found by their name, or else as the same of the layers of that kind and
     shape: names that Keras counts differ each time a model is built.
     """
-    graph = collapse(graph)
-    here = [
-        (type(site.node.operation).__name__, *site.node.outputs[0].shape[1:], site)
-        for site in sized(blueprint).sites
-    ]
+    graph, known = collapse(graph), joined_layers(blueprint.model)
     cut = split_layers(graph)
     inside = {call for calls in cut.values() for call in calls}
+    if cut.keys() <= {*known}:
+        return blueprint
     wholes = {kind.__name__: name for name, kind in HEAD_SLICES.items()}
-    kind_of = {name: graph.call[calls[0]].kind for name, calls in cut.items()}
-    kind_of = {name: wholes.get(kind, kind) for name, kind in kind_of.items()}
-    planned = [
-        (kind_of.get(name, call.kind), *call.output_shapes[0][1:], name)
-        for call in graph.calls
-        if call.name not in inside and call.output_shapes
-        for name in [call.layer.removesuffix("_join")]
-    ]
-    layers = {getattr(one[-1].node.operation, "name", "") for one in here}
+    planned, here = dict[Any, list[str]](), dict[Any, list[str]]()
+    for call in graph.calls:
+        if call.name not in inside and call.output_shapes:
+            name = call.layer.removesuffix("_join")
+            kind = graph.call[cut[name][0]].kind if name in cut else call.kind
+            sort = (wholes.get(kind, kind), *call.output_shapes[0][1:])
+            planned.setdefault(sort, []).append(name)
+    for site in sized(blueprint).sites:
+        operation = site.node.operation
+        sort = (type(operation).__name__, *site.node.outputs[0].shape[1:])
+        here.setdefault(sort, []).append(operation.name)
     found = {}
-    for name, calls in cut.items():
-        if f"{name}_join" in layers:
-            continue
-        sort = next(one[:-1] for one in planned if one[-1] == name)
-        alike = [one[-1].node.operation.name for one in here if one[:-1] == sort]
-        rank = [one[-1] for one in planned if one[:-1] == sort].index(name)
-        if name not in alike and rank < len(alike):
-            name = alike[rank]
-        if name in alike:
-            found[name] = tuple(graph.part[graph.call[c].part].on[0] for c in calls)
+    for sort, names in planned.items():
+        alike = here.get(sort, [])
+        for rank, name in enumerate(names):
+            if name in cut and name not in known and (name in alike or alike[rank:]):
+                its = name if name in alike else alike[rank]
+                parts = (graph.part[graph.call[call].part] for call in cut[name])
+                found[its] = tuple(part.on[0] for part in parts)
     return with_slices(blueprint, found)
 
 
@@ -174,8 +168,10 @@ def _sites(blueprint: Blueprint, name: str) -> list[Site]:
 class _Cutter(Cloner):
     """A cloner that calls slices in the place of some layers, by their ids."""
 
-    def __init__(self, counts: Mapping[int, int], originals: Mapping[int, Any]) -> None:
-        super().__init__(originals=originals)
+    def __init__(
+        self, counts: Mapping[int, int], originals: Mapping[int, Any] | None = None
+    ) -> None:
+        super().__init__(originals=originals or {})
         self.slices: dict[int, list[Any]] = {}
         self._counts = counts
 
@@ -183,12 +179,146 @@ class _Cutter(Cloner):
         """As `Cloner.call`; of a layer that is cut, what its slices' join gives."""
         if id(operation) not in self._counts:
             return super().call(operation, args, kwargs)
-        made, joined = cut_layer(
+        self.slices[id(operation)], joined = cut_layer(
             operation,
             self._counts[id(operation)],
             (args, kwargs),
             self,
             lambda layer, given: layer(*given[0], **given[1]),
         )
-        self.slices[id(operation)] = made
         return joined
+
+
+# Joined --------------------------------------------------------------------------
+
+
+def joined_layers(model: Any) -> list[str]:
+    """The name of each layer of a model that is in slices."""
+    ends = [layer.name for layer in model.layers if isinstance(layer, SliceJoin)]
+    return [name.removesuffix("_join") for name in ends]
+
+
+def join_slices(model: Any, device: str) -> Any:
+    """A copy of a plain model with whole layers in the place of slices, on a device.
+
+    Values, compilation and the optimizer's state are the model's own, put together.
+    """
+    layers = {layer.name: layer for layer in model.layers}
+    stand_in: dict[int, Any] = {}
+    with keras_api.random_states_kept(), tf.device(device):
+        for name in joined_layers(model):
+            join, (first, *others) = layers[f"{name}_join"], _slices(layers, name)
+            stand_in[id(first)] = whole = join.whole_layer()
+            whole.trainable = first.trainable
+            stand_in |= {id(one): _first_of for one in (*others, join)}
+        cloner = Cloner(lambda layer: device)
+
+        def call(operation: Any, args: Any, kwargs: Any) -> Any:
+            if id(operation) in stand_in:
+                return stand_in[id(operation)](*args, **kwargs)
+            return cloner.call(operation, args, kwargs)
+
+        inputs = keras.tree.map_structure(input_like, model.input)
+        outputs, _ = cloner.replay(model, inputs, call)
+        made = functional(model, inputs, outputs)
+    if model.compiled:
+        made.compile(**keras_api.compile_arguments(model))
+        if model.optimizer is not None and model.optimizer.built:
+            made.optimizer.build(made.trainable_variables)
+    for whole, parts, axis in _pairs(made, model):
+        values = [tf.convert_to_tensor(part.value) for part in parts]
+        whole.assign(values[0] if len(parts) == 1 else tf.concat(values, axis))
+    cloner.finish()
+    return made
+
+
+def files_of_the_whole(model: Any, whole_of: Callable[[Any], Any]) -> None:
+    """Let `save`, `save_weights` and `load_weights` of a model speak of whole layers.
+
+    `whole_of` makes the plain model of this one.
+    """
+
+    @functools.wraps(model.load_weights)
+    def load_weights(*args: Any, **kwargs: Any) -> None:
+        whole = whole_of(model)
+        whole.load_weights(*args, **kwargs)
+        if whole.optimizer is not None and whole.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        for variable, parts, axis in _pairs(whole, model):
+            values = [variable.value]
+            if axis is not None:
+                values = tf.split(variable.value, [p.shape[axis] for p in parts], axis)
+            for part, value in zip(parts, values):
+                part.assign(value)
+
+    def by_the_whole(name: str) -> Any:
+        @functools.wraps(getattr(model, name))
+        def write(*args: Any, **kwargs: Any) -> Any:
+            return getattr(whole_of(model), name)(*args, **kwargs)
+
+        return write
+
+    own = {name: by_the_whole(name) for name in ("save", "save_weights")}
+    vars(model).update(own, load_weights=load_weights)
+
+
+def warn_of_slices(model: Any, _: Any) -> None:
+    """Warn of an optimizer that looks at more than one number of a split layer."""
+    names = joined_layers(model)
+    for one in all_optimizers(model.optimizer):
+        kind = type(one).__name__
+        if kind in _WHOLE_MATRICES or one.clipnorm:
+            why = kind if kind in _WHOLE_MATRICES else "clipnorm"
+            warn(
+                f"{why} looks at each slice of {', '.join(names)} by itself, so "
+                "training is not that of the whole layer; use global_clipnorm, or an "
+                "optimizer that works number by number."
+            )
+
+
+def _first_of(*given: Any, **named: Any) -> Any:
+    """What stands where other slices and their join were: it hands a tensor on."""
+    flat = keras.tree.flatten((given, named))
+    return next(one for one in flat if isinstance(one, keras.KerasTensor))
+
+
+def _slices(layers: Mapping[str, Any], name: str) -> list[Any]:
+    found = (layers.get(f"{name}_slice{number}") for number in range(len(layers)))
+    return [one for one in found if one is not None]
+
+
+def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None]]:
+    """The variables and slots of a whole model, what they are in its sliced one.
+
+    And the axis along which they were cut; None for those that are the same, and for
+    seeds of slices and what only the first slice has.
+    """
+    layers = {layer.name: layer for layer in sliced.layers}
+    found: _Pairs = []
+    for layer in whole.layers:
+        if (known := layers.get(layer.name)) is not None:
+            same = zip(variables_of(layer), variables_of(known), strict=True)
+            found += [(v, [its]) for v, its in same]
+            continue
+        parts: dict[int, list[Any]] = {id(v): [] for v in layer.variables}
+        for one in _slices(layers, layer.name):
+            for mine, its in matched(layer, one):
+                parts[id(mine)].append(its)
+        found += [(v, parts[id(v)]) for v in layer.variables]
+    slots: _Pairs = []
+    both = (all_optimizers(getattr(one, "optimizer", None)) for one in (whole, sliced))
+    for optimizers in zip(*both):
+        kinds: list[dict[int, list[Any]]] = [{}, {}]
+        for slots_by, one in zip(kinds, optimizers):
+            for slot, variable in slots_of(one):  # a slot of each kind, in their order
+                slots_by.setdefault(id(variable), []).append(slot)
+        mine, theirs = kinds
+        for variable, its in found:
+            for kind, slot in enumerate(mine.get(id(variable), ())):
+                slots.append((slot, [theirs[id(part)][kind] for part in its]))
+        held = {id(s) for by in kinds for each in by.values() for s in each}
+        rest = ([v for v in one.variables if id(v) not in held] for one in optimizers)
+        slots += [(own, [its]) for own, its in zip(*rest)]
+    for variable, its in (*found, *slots):
+        axis = cut_axis(variable, its[0])
+        yield variable, its if axis is not None else its[:1], axis

@@ -8,50 +8,83 @@ of them is cut off, and counts for nothing in gradients, losses and moving avera
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.batch_shards import Shards
+from splitnet.tf.internals.keras_api import CARRIED
 from splitnet.tf.placement.device_function import scope_of
-from splitnet.tf.placement.part_function import PartFunction, run_node
-from splitnet.tf.placement.placed import Placed, Replicas
-from splitnet.tf.placement.run import Run, StateScope
-from splitnet.tf.placement.segments import Segment
+from splitnet.tf.placement.part_function import (
+    PartFunction,
+    Segment,
+    StateScope,
+    run_node,
+)
+from splitnet.tf.placement.placed import Placed, Replicas, Run
 from splitnet.tf.reading.variables import states_of, weights_of
 
 
-def is_synchronised(node: Any, replicas: Replicas) -> bool:
-    """Whether a call is a BatchNormalization in which all towers meet."""
-    norm = keras.layers.BatchNormalization
-    return replicas.synchronised and isinstance(node.operation, norm)
+@dataclass(frozen=True)
+class Shards:
+    """How many samples there are, a scalar tensor, and over how many towers they go."""
 
+    extent: Any
+    count: int
 
-def leaving(placed: Placed) -> frozenset[int]:
-    """The tensors of towers, by id, that others read or that the model returns."""
-    found = {id(t) for t in placed.flow.outputs}
-    for node in placed.flow.nodes:
-        mine = placed.replicas.get(id(node))
-        for tensor in node.input_tensors:
-            theirs = placed.replicas.get(id(keras_api.producer(tensor)))
-            if theirs is not None and (mine is None or not theirs.feeds(mine)):
-                found.add(id(tensor))
-    return frozenset(found)
+    def _sizes(self, extent: Any) -> Any:
+        """How many samples go to each tower, earlier ones first."""
+        return (extent + self.count - 1 - tf.range(self.count)) // self.count
+
+    def weights(self) -> list[Any]:
+        """Each tower's share of the samples, float64; the sum is 1."""
+        shares = self._sizes(self.extent) / tf.maximum(self.extent, 1)
+        return list(tf.unstack(shares, self.count))
+
+    def split(self, value: Any) -> list[Any]:
+        """Cut a tensor, and its mask, into one piece for each tower.
+
+        Each has a sample: the last may be copies of the first sample, through which no
+        gradient comes back.
+        """
+        missing = tf.maximum(self.count - self.extent, 0)
+        sizes = self._sizes(tf.maximum(self.extent, self.count))
+
+        def cut(whole: Any) -> list[Any]:
+            copies = tf.repeat(tf.stop_gradient(whole[:1]), missing, axis=0)
+            return list(tf.split(tf.concat([whole, copies], 0), sizes, num=self.count))
+
+        pieces = cut(value)
+        for name in CARRIED:
+            if (attached := getattr(value, name, None)) is not None:
+                for piece, one in zip(pieces, cut(attached)):
+                    setattr(piece, name, one)
+        return pieces
+
+    def join(self, pieces: list[Any]) -> Any:
+        """Put pieces together in the order of the samples, without the copies."""
+        whole = tf.concat(pieces, 0)[: self.extent]
+        for name in CARRIED:
+            attached = [getattr(piece, name, None) for piece in pieces]
+            if all(one is not None for one in attached):
+                setattr(whole, name, tf.concat(attached, 0)[: self.extent])
+        return whole
+
+    def mean(self, values: list[Any]) -> Any:
+        """The mean over towers, each weighted by its samples."""
+        pairs = zip(self.weights(), values)
+        return tf.add_n([tf.cast(weight, v.dtype) * v for weight, v in pairs])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TowerRunner:
-    """What runs a segment once on each tower.
-
-    `leaving` holds the ids of the tensors of towers that something else reads.
-    """
+    """What runs a segment once on each tower."""
 
     segment: Segment
     replicas: Replicas
     placed: Placed
-    leaving: frozenset[int]
 
     def run(self, run: Run) -> None:
         """Run the segment on every tower, in the graph of a step."""
@@ -59,96 +92,94 @@ class TowerRunner:
         read = [self._share(run, old, shards) for old in self.segment.reads]
         each = [[of[i] for of in read] for i in range(shards.count)]
         with tf.device(self._on(self.replicas.home)):
-            self._run(run, shards, each)
+            states, outputs = self._call(run, shards, each)
+            for number, (variable, value) in states[0].items():
+                # A state that is a float becomes the mean, any other that of the first.
+                values = [one[number][1] for one in states if number in one]
+                if len(values) == len(states):
+                    floating = tf.as_dtype(variable.dtype).is_floating
+                    run.assign(variable, shards.mean(values) if floating else value)
+        for old, made in zip(self.segment.gives, zip(*outputs)):
+            run.extra.setdefault("local", {})[id(old)] = made
+            run.give_later(old, partial(self._joined, run, shards, old, made))
 
-    def _run(self, run: Run, shards: Shards, each: list[list[Any]]) -> None:
-        """Run the segment on every tower; `each` has what each of them reads."""
+    def _call(
+        self, run: Run, shards: Shards, each: list[list[Any]]
+    ) -> tuple[list[dict[int, tuple[Any, Any]]], list[list[Any]]]:
+        """Call the segment on every tower; `each` has what each of them reads.
+
+        Returns each tower's new states, with their variables by id, and its outputs.
+        """
         function = PartFunction(self.segment, "")
-        values: list[dict[int, Any]] = []
+        states: list[dict[int, Any]] = []
         losses, outputs = [], []
         for key, given in zip(self.replicas.keys, each):
             trace, made = function.call(run, given, self._on(key), key)
             outputs.append(made["outputs"])
             losses.append(made["losses"])
-            values.append({})
+            states.append({})
             for variable, value in trace.new_states(run, made):
                 if variable.name == "seed_generator_state":  # on from tower to tower
                     run.assign(variable, value)
                 else:
-                    values[-1][id(variable)] = variable, value
+                    states[-1][id(variable)] = variable, value
         for operation, of_towers in zip(trace.owners, zip(*losses)):
             operation.add_loss(shards.mean(list(of_towers)))  # a mean over samples
-        self._give(run, shards, values, outputs)
+        return states, outputs
 
     def _on(self, key: str) -> str:
         return self.placed.target_of[key]
 
-    def _shards(self, run: Run) -> Shards:
-        """How the samples are cut: as those of the towers before, or by an input."""
-        known: dict[str, Shards] = run.extra.setdefault("shards", {})
-        mine = self.replicas
-        batched = next(t for t in run.tensors.values() if t is not None)
-        for old in () if mine.join in known else self.segment.reads:
-            theirs = self.placed.replicas.get(id(keras_api.producer(old)))
-            if theirs is not None and theirs.feeds(mine):
-                return known.setdefault(mine.join, known[theirs.join])
-            if self._is_split(old):
-                batched = run.tensors[id(old)]
-                break
-        if mine.join not in known:
-            with tf.device(self._on(mine.join)):
-                known[mine.join] = Shards.of(batched, len(mine.keys))
-        return known[mine.join]
-
-    def _share(self, run: Run, old: Any, shards: Shards) -> list[Any]:
-        """What each tower reads of a tensor: its own, its share, or the whole."""
-        source = keras_api.producer(old)
-        targets = list(map(self._on, self.replicas.keys))
-        theirs = self.placed.replicas.get(id(source))
-        if theirs is not None and theirs.feeds(self.replicas):
-            homes = map(self._on, theirs.keys)
-            return list(map(run.moved, run.extra["local"][id(old)], homes, targets))
-        if not self._is_split(old):
-            return [run.arrive(old, target) for target in targets]
-        pieces = run.extra.setdefault("pieces", {})
-        key = self.placed.key_of[id(source)]
-        home = self._on(key)
-        if (id(old), shards.count) not in pieces:
-            with tf.name_scope(scope_of(key)), tf.device(home):
-                pieces[id(old), shards.count] = shards.split(run.tensors[id(old)])
-        each = pieces[id(old), shards.count]
-        return [run.moved(one, home, target) for one, target in zip(each, targets)]
+    def _feeding(self, old: Any) -> Replicas | None:
+        """The towers that made a tensor, if these read it sample by sample."""
+        theirs = self.placed.replicas.get(id(keras_api.producer(old)))
+        return theirs if theirs is not None and theirs.feeds(self.replicas) else None
 
     def _is_split(self, old: Any) -> bool:
         source = self.placed.key_of[id(keras_api.producer(old))]
         whole = source in self.replicas.broadcast
         return not whole and len(old.shape) > 0 and old.shape[0] is None
 
-    def _give(
-        self,
-        run: Run,
-        shards: Shards,
-        values: list[dict[int, tuple[Any, Any]]],
-        outputs: list[list[Any]],
-    ) -> None:
-        """Note what the towers made: new states, and tensors, joined if that is needed.
+    def _shards(self, run: Run) -> Shards:
+        """How the samples are cut: as those of the towers before, or by an input."""
+        known: dict[str, Shards] = run.extra.setdefault("shards", {})
+        join, reads = self.replicas.join, self.segment.reads
+        if join not in known:
+            before = filter(None, map(self._feeding, reads))
+            if (theirs := next(before, None)) is not None:
+                known[join] = known[theirs.join]
+                return known[join]
+            split = [run.value(old) for old in reads if self._is_split(old)]
+            any_other = (value for value in run.tensors.values() if value is not None)
+            with tf.device(self._on(join)):
+                batched = split[0] if split else next(any_other)
+                known[join] = Shards(tf.shape(batched)[0], len(self.replicas.keys))
+        return known[join]
 
-        A state that is a float becomes the mean, any other that of the first tower.
-        """
-        for number, (variable, value) in values[0].items():
-            each = [one[number][1] for one in values if number in one]
-            if len(each) == len(values):
-                floating = tf.as_dtype(variable.dtype).is_floating
-                run.assign(variable, shards.mean(each) if floating else value)
-        scope, join = scope_of(self.replicas.join), self._on(self.replicas.join)
-        for old, made in zip(self.segment.gives, zip(*outputs)):
-            run.extra.setdefault("local", {})[id(old)] = made
-            run.tensors[id(old)] = None
-            if id(old) in self.leaving:
-                with tf.name_scope(scope), tf.device(join):
-                    homes = map(self._on, self.replicas.keys)
-                    pieces = [run.moved(v, home, join) for v, home in zip(made, homes)]
-                    run.give(old, shards.join(pieces), join)
+    def _share(self, run: Run, old: Any, shards: Shards) -> list[Any]:
+        """What each tower reads of a tensor: its own, its share, or the whole."""
+        targets = list(map(self._on, self.replicas.keys))
+        if (theirs := self._feeding(old)) is not None:
+            homes = map(self._on, theirs.keys)
+            return list(map(run.moved, run.extra["local"][id(old)], homes, targets))
+        if not self._is_split(old):
+            return [run.arrive(old, target) for target in targets]
+        pieces = run.extra.setdefault("pieces", {})
+        key = self.placed.key_of[id(keras_api.producer(old))]
+        if (id(old), shards.count) not in pieces:
+            whole = run.value(old)
+            with tf.name_scope(scope_of(key)), tf.device(self._on(key)):
+                pieces[id(old), shards.count] = shards.split(whole)
+        each = pieces[id(old), shards.count]
+        return [run.moved(one, self._on(key), at) for one, at in zip(each, targets)]
+
+    def _joined(self, run: Run, shards: Shards, old: Any, made: Any) -> None:
+        """Join what the towers made, because something else than towers reads it."""
+        join = self._on(self.replicas.join)
+        with tf.name_scope(scope_of(self.replicas.join)), tf.device(join):
+            homes = map(self._on, self.replicas.keys)
+            pieces = [run.moved(v, home, join) for v, home in zip(made, homes)]
+            run.give(old, shards.join(pieces), join)
 
 
 class SynchronisedNorm(TowerRunner):
@@ -158,17 +189,22 @@ class SynchronisedNorm(TowerRunner):
     step's own graph, each on its tower's device.
     """
 
-    def _run(self, run: Run, shards: Shards, each: list[list[Any]]) -> None:
-        """Run the layer on every tower with the moments of all.
+    @staticmethod
+    def runs(node: Any, replicas: Replicas) -> bool:
+        """Whether a call is a BatchNormalization in which all towers meet."""
+        norm = keras.layers.BatchNormalization
+        return replicas.synchronised and isinstance(node.operation, norm)
+
+    def _call(self, run: Run, shards: Shards, each: list[list[Any]]) -> Any:
+        """Call the layer on every tower with the moments of all.
 
         They are worked out when the first tower asks for them, at the weights' home.
         """
         [node] = self.segment.nodes
         layer, keys = node.operation, self.replicas.keys
         home = self._on(self.replicas.home)
-        plainly = keras_api.moments_of(layer)
         found: list[Any] = []
-        outputs, values = [], []
+        outputs, states = [], []
 
         def moments(asked: Any, mask: Any) -> tuple[Any, ...]:
             if not found:
@@ -186,7 +222,7 @@ class SynchronisedNorm(TowerRunner):
             target = self._on(keys[len(outputs)])
             return tuple(run.moved(one, home, target) for one in found)
 
-        with keras_api.with_moments(layer, moments):
+        with keras_api.with_moments(layer, moments) as plainly:
             for key, given in zip(keys, each):
                 device = self._on(key)
                 mapping = [(v, run.weight(v, device)) for v in weights_of(layer)]
@@ -200,8 +236,8 @@ class SynchronisedNorm(TowerRunner):
                     run_node(node, seen, run.context)
                 outputs.append([seen[id(old)] for old in self.segment.gives])
                 new = scope.get_current_value
-                values.append({i: (v, new(v)) for i, v in scope.assigned.items()})
-        self._give(run, shards, values, outputs)
+                states.append({i: (v, new(v)) for i, v in scope.assigned.items()})
+        return states, outputs
 
 
 def _combined(each: list[list[Any]], shards: Shards) -> tuple[Any, Any]:
@@ -211,11 +247,12 @@ def _combined(each: list[list[Any]], shards: Shards) -> tuple[Any, Any]:
     """
     means, variances, *counts = zip(*each)
     dtype = means[0].dtype
-    if not counts:
-        weights = [tf.cast(share, dtype) for share in shards.weights()]
-    else:
-        real = [n * tf.cast(one, dtype) for n, one in zip(counts[0], shards.real())]
+    if counts:  # those of copies of the first sample are none
+        of_samples = [tf.cast(i < shards.extent, dtype) for i in range(shards.count)]
+        real = [count * one for count, one in zip(counts[0], of_samples)]
         weights = [tf.math.divide_no_nan(n, tf.add_n(real)) for n in real]
+    else:
+        weights = [tf.cast(share, dtype) for share in shards.weights()]
     mean = tf.add_n([w * m for w, m in zip(weights, means)])
     spread = [v + tf.square(m - mean) for m, v in zip(means, variances)]
     return mean, tf.add_n([w * s for w, s in zip(weights, spread)])

@@ -1,20 +1,23 @@
-"""Devices of what Keras and TensorFlow add to a step around the parts.
+"""Devices of tensors and of ops, and the names by which ops of a part are known.
 
-The calls of parts say their device themselves; the loss, sums of gradients, clipping
-and averages run where most of their data is.
+The calls of parts say their device themselves; what Keras and TensorFlow add to a step
+around them, such as the loss, sums of gradients, clipping and averages, runs where most
+of its data is.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
+
+from splitnet.tf.internals import tf_api
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
-_MARK = re.compile(r"(?:^|/)sn-(\w+)\.")
-_BODY = re.compile(r"(?:^|_)sn_(k\d+)_")
+_MARK = re.compile(r"(?:^|[/_])sn_(k\d+|update_[a-z0-9]+)_")
 _BACKWARD = "gradient_tape/"
 _UNKNOWN_EXTENT = 32
 _ANYWHERE = ("Placeholder", "Const", "NoOp", "IteratorGetNext")
@@ -22,24 +25,21 @@ _LOOK_THROUGH = ("ReadVariableOp", "Identity", "Cast")
 
 
 def scope_of(key: str) -> str:
-    """The name scope of the ops of a part."""
-    return f"sn-{key}."
+    """The name scope of the ops of a part, and the name of its function.
 
-
-def key_in(name: str) -> str | None:
-    """The key of the innermost part in an op's name; None if there is none."""
-    return next(reversed(_MARK.findall(name)), None)
-
-
-def body_name(key: str) -> str:
-    """The name of a part's function; the names of its gradients contain it."""
+    The names of the function's gradients contain it.
+    """
     return f"sn_{key}_"
 
 
-def key_of_function(name: str) -> str | None:
-    """The key of the part whose function, or gradient function, has this name."""
-    found = _BODY.search(name)
-    return found[1] if found else None
+def key_in(name: str) -> str | None:
+    """The key of the innermost part in the name of an op or function, if there is one.
+
+    >>> key_in("sn_k3_/dense/MatMul"), key_in("__backward_sn_k12__7"), key_in("dense")
+    ('k3', 'k12', None)
+    """
+    name = name.partition("_specialized_for_")[0]  # by TensorFlow's graph optimizer
+    return next(reversed(_MARK.findall(name)), None)
 
 
 def function_of(op: Any) -> str:
@@ -59,21 +59,9 @@ def ancestors(ops: Iterable[Any]) -> set[Any]:
     return found
 
 
-def update_scope(device: str, number: str = "all") -> str:
-    """The name scope of updates: of the variable of a number, or of all on a device."""
-    spec = tf.DeviceSpec.from_string(canonical(device))
-    slug = f"{spec.job}_{spec.task}_{spec.device_type}_{spec.device_index}"
-    return scope_of(f"update_{number}_{slug}")
-
-
-def update_target(name: str) -> tuple[str, str]:
-    """The variable's number and the canonical device of an update op; "" for others."""
-    key = key_in(name) or ""
-    if not key.startswith("update_"):
-        return "", ""
-    which, _, slug = key.removeprefix("update_").partition("_")
-    job, task, kind, index = slug.rsplit("_", 3)
-    return which, f"/job:{job}/replica:0/task:{task}/device:{kind}:{index}"
+def is_update(name: str) -> bool:
+    """Whether an op is in the name scope of updates, "update_" and more."""
+    return (key_in(name) or "").startswith("update_")
 
 
 def canonical(device: str) -> str:
@@ -95,16 +83,49 @@ def canonical(device: str) -> str:
     )
 
 
-def spoken(device: str) -> str:
-    """The short name of a device on this machine.
-
-    >>> spoken("/job:localhost/replica:0/task:0/device:CPU:1")
-    'cpu:1'
-    """
-    return canonical(device).rpartition("device:")[2].lower()
+def device_of(variable: Any) -> str:
+    """The canonical device of a Keras or TensorFlow variable."""
+    value = variable.value if isinstance(variable, keras.Variable) else variable
+    return canonical(value.device)
 
 
-class DeviceFunction:
+def transfer(value: Any, source: str, target: str) -> Any:
+    """A value on a device, whose gradient goes back to where it was made."""
+    if source == target or not tf.is_tensor(value):
+        return value
+    with tf.device(target):
+        dense = isinstance(value, tf.Tensor) and value.dtype.is_floating
+        if not source or not dense:
+            return copied(value)
+
+        def back(gradient: Any) -> list[Any]:
+            with tf.device(source):
+                return [copied(gradient)]
+
+        with tf_api.stop_recording():
+            made = tf.identity(value)
+        tf_api.record_gradient([made], [value], back)
+        return made
+
+
+def not_inlined(body: Callable[..., Any], how: str = "") -> Any:
+    """A `tf.function` whose ops stay together where it is called."""
+    return tf.function(
+        body,
+        autograph=False,
+        jit_compile=True if how == "xla" else None,
+        experimental_attributes={"_noinline": True},
+    )
+
+
+def copied(value: Any) -> Any:
+    """A copy of a tensor of any kind on the present device."""
+    return tf.nest.map_structure(tf.identity, value, expand_composites=True)
+
+
+def device_function(
+    device_of_key: Mapping[str, str], default: str
+) -> Callable[[Any], str]:
     """A device function for `tf.Graph.device`, of the graph of one step.
 
     1. A device that was asked for explicitly stays.
@@ -114,48 +135,37 @@ class DeviceFunction:
        knows none, where its forward scope ran, or on `default`, the device of the
        model's outputs. Else TensorFlow decides.
     """
+    asked: dict[str, str] = {}  # scope -> the device of all its named ops
+    followed: dict[str, str] = {}  # scope -> where its first op's data was
 
-    def __init__(self, device_of_key: Mapping[str, str], default: str = "") -> None:
-        self._device_of_key = device_of_key
-        self._default = default
-        self._asked: dict[str, str] = {}  # scope -> the device of all its named ops
-        self._followed: dict[str, str] = {}  # scope -> where its first op's data was
-
-    def __call__(self, op: Any) -> str:
-        """The device for an op that is being made, or "" for TensorFlow's choice."""
+    def device_for(op: Any) -> str:
         scope = op.name.rpartition("/")[0]
         if op.device:
             device = canonical(op.device)
-            if self._asked.setdefault(scope, device) != device:
-                self._asked[scope] = ""
+            if asked.setdefault(scope, device) != device:
+                asked[scope] = ""
+        if op.device or op.type in _ANYWHERE:
             return str(op.device)
-        if op.type in _ANYWHERE:
-            return ""
-        if found := self._device_of_key.get(key_in(op.name) or ""):
+        if found := device_of_key.get(key_in(op.name) or ""):
             return found
-        if not op.name.startswith(_BACKWARD):
-            return self._of_data(op, scope)
-        forward = near = op.name.removeprefix(_BACKWARD).rpartition("/")[0]
-        while near and near not in self._asked:
+        backward = op.name.startswith(_BACKWARD)
+        near = forward = scope.removeprefix(_BACKWARD) if backward else ""
+        while near and near not in asked:
             near = near.rpartition("/")[0]
-        return (
-            (near and self._asked[near])
-            or self._of_data(op, scope)
-            or (forward and self._followed.get(forward))
-            or self._default
-        )
-
-    def _of_data(self, op: Any, scope: str) -> str:
+        if near and asked[near]:
+            return asked[near]
         votes: Counter[str] = Counter()
         for tensor in op.inputs:
             device = "" if tensor.op.type == "Const" else where(tensor)
             if device:
                 votes[device] += _elements(tensor)
         best = [device for device, n in votes.items() if n == max(votes.values())]
-        if len(best) != 1:
-            return ""
-        self._followed.setdefault(scope, best[0])
-        return best[0]
+        if len(best) == 1:
+            followed.setdefault(scope, best[0])
+            return best[0]
+        return followed.get(forward, default) if backward else ""
+
+    return device_for
 
 
 def _elements(tensor: Any) -> int:

@@ -13,8 +13,9 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
-from splitnet.tf.placement.device_function import update_scope, where
-from splitnet.tf.placement.run import device_of
+from splitnet.tf.placement.device_function import device_of, scope_of, where
+
+_NO_SLOTS = ("_trainable_variables", "_variables")
 
 
 def place_optimizer(optimizer: Any) -> None:
@@ -38,8 +39,7 @@ def place_optimizer(optimizer: Any) -> None:
 def _home(gradient: Any, variable: Any) -> Any:
     """A gradient on the device of its variable, by an op that is not pruned.
 
-    From another device, each branch of a `tf.cond`, with which optimizers accumulate
-    and scale, would copy it, and compute with it there.
+    Each branch of a `tf.cond`, as of accumulation and scaling, would copy it otherwise.
     """
     if gradient is None or tf.executing_eagerly():
         return gradient
@@ -85,16 +85,13 @@ def _place(inner: Any) -> None:
                 pair = gradient, variable
                 on_device.setdefault(device_of(variable), []).append(pair)
         for device, pairs in on_device.items():
-            with tf.name_scope(update_scope(device)), tf.device(device):
+            with tf.name_scope(scope_of("update_all")), tf.device(device):
                 # Both are read once per device instead of once per variable.
                 rate = tf.identity(learning_rate)
-                count = keras_api.step_counter(inner)
-                if not tf.executing_eagerly():
-                    count = tf.identity(count.value)
-                with keras_api.step_count_as(inner, count):
+                with keras_api.step_count_read(inner):
                     for gradient, variable in pairs:
                         number = keras_api.number_of(variable)
-                        with tf.name_scope(update_scope(device, number)):
+                        with tf.name_scope(scope_of(f"update_{number}")):
                             inner.update_step(gradient, variable, rate)
 
     def reset_there(accumulator: Any) -> None:
@@ -103,8 +100,7 @@ def _place(inner: Any) -> None:
 
     inner.add_variable_from_reference = add_beside
     inner.build = build_beside
-    keras_api.update_each_device(inner, update_all)
-    keras_api.reset_accumulators_by(inner, reset_there)
+    keras_api.update_by(inner, update_all, reset_there)
     inner.splitnet_placed = True
     _move_slots(inner)
 
@@ -120,16 +116,7 @@ def slots_of(optimizer: Any) -> Iterator[tuple[Any, Any]]:
     """Pairs of a slot and its variable: an optimizer keeps a list per kind of slot."""
     trainable = keras_api.trained_by(optimizer)
     for name, value in vars(optimizer).items():
-        if name == "_trainable_variables" or not isinstance(value, list):
-            continue
-        if len(value) == len(trainable):
-            for slot, variable in zip(value, trainable):
-                if isinstance(slot, keras.Variable) and slot is not variable:
-                    yield slot, variable
-
-
-def copy_state(source: Any, target: Any) -> None:
-    """Give a built optimizer the state of another of the same class and variables."""
-    for theirs, mine in zip(source.variables, target.variables, strict=True):
-        with tf.device(device_of(mine)):
-            mine.assign(theirs.value)
+        alike = isinstance(value, list) and len(value) == len(trainable)
+        for slot, variable in zip(value, trainable) if alike else ():
+            if isinstance(slot, keras.Variable) and name not in _NO_SLOTS:
+                yield slot, variable

@@ -17,22 +17,27 @@ import tensorflow as tf
 from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.placement.device_function import (
-    DeviceFunction,
+    device_function,
+    device_of,
+    is_update,
     scope_of,
-    update_target,
 )
 from splitnet.tf.placement.optimizer import place_optimizer
 from splitnet.tf.placement.part_function import run_node
-from splitnet.tf.placement.placed import ATTRIBUTE, Placed, placed_of
-from splitnet.tf.placement.run import Run, device_of
+from splitnet.tf.placement.placed import ATTRIBUTE, Placed, Run, Shared, placed_of
 from splitnet.tf.workers.connect import add_barrier
 
 # Steps whose ops are being placed: graph, model, whether it is Keras' training step.
 _steps: list[tuple[Any, Placed, bool]] = []
 
 
-def lay_over(model: Any, placed: Placed) -> None:
-    """Replace the methods of one functional model's instance; see the module."""
+def lay_over(
+    model: Any, placed: Placed, *compiled: Callable[[Any, Placed], None]
+) -> None:
+    """Replace the methods of one functional model's instance; see the module.
+
+    Each of `compiled` is called whenever the model has been compiled.
+    """
     own_step = type(model).train_step is not keras.Model.train_step
     compile_plainly, make_plainly = model.compile, model.make_train_function
 
@@ -40,13 +45,12 @@ def lay_over(model: Any, placed: Placed) -> None:
     def compile_placed(*args: Any, **kwargs: Any) -> None:
         compile_plainly(*args, **kwargs)
         place_optimizer(model.optimizer)
+        for then in compiled:
+            then(model, placed)
 
     @functools.wraps(make_plainly)
     def make_train_function(force: bool = False) -> None:
-        """Slots are made first: TensorFlow traces a step that makes any twice.
-
-        A step of the user's own may train other variables, for which Keras makes slots.
-        """
+        """Slots are made first: TensorFlow traces a step that makes any twice."""
         optimizer, variables = model.optimizer, model.trainable_variables
         if not own_step and optimizer is not None and not optimizer.built and variables:
             optimizer.build(variables)
@@ -95,24 +99,30 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
                 if one is not None:
                     keras_api.set_mask(tensor, one)
         tensors = {id(old): new for old, new in zip(model.inputs, flat)}
-        context = {"training": training, **kwargs}
-        run = Run(tensors, context, placed.shared[-1] if placed.shared else None)
+        shared = placed.shared[-1] if placed.shared else Shared()
+        run = Run(tensors, {"training": training, **kwargs}, shared)
         run.trains = [t for _, one, t in _steps if one is placed][-1:] == [True]
-        eager = tf.executing_eagerly() or keras_api.in_stateless_scope()
         placed.running.append(run)
         try:
             if placed.runners:
                 _watch_step(model, placed, run)
-            for runner in () if eager else placed.runners:
-                runner.run(run)
-            for node in placed.flow.nodes if eager or not placed.runners else ():
-                device = placed.target(node) if placed.runners else ""
-                scope = scope_of(placed.key_of[id(node)])
-                with tf.name_scope(scope), tf.device(device):
-                    run_node(node, run.tensors, run.context)
+            eager = tf.executing_eagerly() or keras_api.in_stateless_scope()
+            if not eager:
+                graph, known = tf.compat.v1.get_default_graph(), placed.graphs
+                if not known or known[-1]() is not graph:
+                    known.append(weakref.ref(graph))
+            if placed.runners and not eager:
+                for runner in placed.runners:
+                    runner.run(run)
+            else:
+                for node in placed.flow.nodes:
+                    device = placed.target(node) if placed.runners else ""
+                    scope = scope_of(placed.key_of[id(node)])
+                    with tf.name_scope(scope), tf.device(device):
+                        run_node(node, tensors, run.context)
         finally:
             placed.running.pop()
-        outputs = [run.tensors[id(tensor)] for tensor in placed.flow.outputs]
+        outputs = list(map(run.value, placed.flow.outputs))
         packed = keras.tree.pack_sequence_as(model.output, outputs)
         single = isinstance(packed, list | tuple) and len(packed) == 1
         return packed[0] if single else packed
@@ -123,20 +133,25 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
 # Steps that are not placed: one warning with the remedy -----------------------------
 
 
+def _warn_once(placed: Placed, text: str) -> None:
+    if not placed.warned:
+        placed.warned.append(text)
+        warn(text)
+
+
 def _call_of_layer(layer: Any, model: str, placed: Placed) -> Callable[..., Any]:
-    """As a layer's `call`, with one warning where no run of its model calls it."""
+    """As a layer's `call`, with a warning where no run of its model calls it."""
     plainly = getattr(layer.call, "splitnet_plain", layer.call)
 
     @functools.wraps(plainly)
     def call(*args: Any, **kwargs: Any) -> Any:
-        inside = placed.running or keras_api.in_stateless_scope()
-        if not (inside or placed.warned):
-            placed.warned.add("layer")
-            warn(
+        if not (placed.running or keras_api.in_stateless_scope()):
+            _warn_once(
+                placed,
                 f"layer {layer.name!r} of the placed model {model!r} is called outside "
                 "of it, alone or in another model: it runs where TensorFlow puts it. "
                 "Place the other model as well: "
-                "splitnet.place(other, pins='as_built')."
+                "splitnet.place(other, pins='as_built').",
             )
         return plainly(*args, **kwargs)
 
@@ -145,53 +160,45 @@ def _call_of_layer(layer: Any, model: str, placed: Placed) -> Callable[..., Any]
 
 
 def _watch_step(model: Any, placed: Placed, run: Run) -> None:
-    """Warn once of gradients and updates that a step leaves where TensorFlow puts them.
+    """Warn of gradients and updates that a step leaves where TensorFlow puts them.
 
-    A step that is traced is looked at when it has been, because an optimizer may be
-    applied after a scope has closed.
+    Once it is traced: an optimizer may be applied after a scope has closed.
     """
     graph, late = tf.compat.v1.get_default_graph(), list[bool]()
+
+    def warn_of_gradient() -> None:
+        _warn_once(
+            placed,
+            f"model {model.name!r} is placed, and a step that is not its own records "
+            "its gradients: updates and sums of gradients run where TensorFlow puts "
+            "them. Open `with splitnet.placement_scope(model, optimizer):` inside the "
+            "tf.function around tape, gradients and update, or place the whole model.",
+        )
+
+    def check() -> None:
+        if any(late):
+            warn_of_gradient()
+        outside = {id(inside): id(one) for one, inside in graph.captures}
+        weights = {id(v.value.handle): v.path for v in model.trainable_variables}
+        updated = list[str](), list[str]()  # by optimizers that are placed, by others
+        for op in graph.get_operations():
+            if op.type.startswith(("Assign", "ResourceScatter")) and "/" in op.name:
+                path = weights.get(outside.get(id(op.inputs[0]), 0), "")
+                updated[not is_update(op.name)].append(path)
+        if strays := {*updated[1]} - {*updated[0], ""}:
+            _warn_once(
+                placed,
+                f"an optimizer that is not placed updates {len(strays)} weights of "
+                f"model {model.name!r} ({min(strays)}): its slots are on one device. "
+                "Name it: splitnet.placement_scope(model, optimizer).",
+            )
+
     if tf.executing_eagerly():
-        if tf_api.recording() and not (_steps or placed.warned):
-            _warn_of_gradient(model, placed)
+        if tf_api.recording() and not _steps:
+            warn_of_gradient()
     elif isinstance(graph, tf_api.FuncGraph) and not run.trains:
         run.on_gradient = lambda: late.append(all(g is not graph for g, *_ in _steps))
-        tf_api.when_traced(
-            lambda: placed.warned or _check_step(model, placed, graph, late)
-        )
-
-
-def _warn_of_gradient(model: Any, placed: Placed) -> None:
-    placed.warned.add("step")
-    warn(
-        f"model {model.name!r} is placed, and a step that is not its own records its "
-        "gradients: updates and sums of gradients run where TensorFlow puts them. Open "
-        "`with splitnet.placement_scope(model, optimizer):` inside the tf.function "
-        "around tape, gradients and update, or place the whole model."
-    )
-
-
-def _check_step(model: Any, placed: Placed, graph: Any, late: list[bool]) -> None:
-    """Look at a traced step; `late` says of its gradients that no scope was open."""
-    if any(late):
-        _warn_of_gradient(model, placed)
-        return
-    handle_of = {id(inside): id(outside) for outside, inside in graph.captures}
-    weights = {id(v.value.handle): v.path for v in model.trainable_variables}
-    updated: dict[str, bool] = {}
-    for op in graph.get_operations():
-        if op.type.startswith(("Assign", "ResourceScatter")) and "/" in op.name:
-            path = weights.get(handle_of.get(id(op.inputs[0]), 0))
-            if path is not None:
-                updated[path] = updated.get(path) or bool(update_target(op.name)[0])
-    strays = [path for path, placed_there in updated.items() if not placed_there]
-    if strays:
-        placed.warned.add("optimizer")
-        warn(
-            f"an optimizer that is not placed updates {len(strays)} weights of model "
-            f"{model.name!r} ({strays[0]}): its slots are on one device. Name it: "
-            "splitnet.placement_scope(model, optimizer)."
-        )
+        tf_api.when_traced(check)
 
 
 # Steps that are placed ----------------------------------------------------------------
@@ -227,19 +234,16 @@ def _step(
 @contextlib.contextmanager
 def _graph_scope(placed: Placed, *, trains: bool = False) -> Iterator[None]:
     """Place what is added to the graph of a step in this block; note the step."""
-    graph = tf.compat.v1.get_default_graph()
-    step = (graph, placed, trains)
-    _steps.append(step)
-    try:
-        if tf.executing_eagerly():
-            yield
-            return
-        placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
-        placed.graphs.append(weakref.ref(graph))
+    graph, device = tf.compat.v1.get_default_graph(), contextlib.nullcontext()
+    if not tf.executing_eagerly():
         makers = map(keras_api.producer, placed.flow.outputs)
         found = {placed.target_of.get(placed.key_of[id(one)], "") for one in makers}
         of_outputs = found.pop() if len(found) == 1 else ""
-        with graph.device(DeviceFunction(placed.target_of, of_outputs)):
+        device = graph.device(device_function(placed.target_of, of_outputs))
+    step = (graph, placed, trains)
+    _steps.append(step)
+    try:
+        with device:
             yield
     finally:
         _steps.remove(step)
@@ -267,20 +271,8 @@ def placement_scope(model: keras.Model, *optimizers: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def marked(model: Any, marks: Placed) -> Iterator[None]:
     """Put the ops of an unplaced model in the scopes of their parts, for an audit."""
-    step = model.train_step
-
-    def watched_step(*args: Any, **kwargs: Any) -> Any:
-        if not tf.executing_eagerly():
-            marks.graphs.append(weakref.ref(tf.compat.v1.get_default_graph()))
-        return step(*args, **kwargs)
-
-    own = {"call": _call(model, marks), "train_step": watched_step}
-    before = {name: vars(model).get(name) for name in own}
-    vars(model).update(own)
+    vars(model)["call"] = _call(model, marks)
     try:
         yield
     finally:
-        for name, value in before.items():
-            del vars(model)[name]
-            if value is not None:
-                vars(model)[name] = value
+        del vars(model)["call"]

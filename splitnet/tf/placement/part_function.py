@@ -12,15 +12,105 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import networkx as nx
+import numpy as np
 import tensorflow as tf
 
+from splitnet.simulator.units import cut_run
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import CARRIED, mask_of
-from splitnet.tf.placement.device_function import ancestors, body_name, scope_of
+from splitnet.tf.placement.device_function import (
+    ancestors,
+    copied,
+    device_of,
+    not_inlined,
+    scope_of,
+)
 from splitnet.tf.placement.part_gradient import PartGradient, part_gradient
-from splitnet.tf.placement.run import Run, StateScope, copied, device_of
-from splitnet.tf.placement.segments import Segment
+from splitnet.tf.placement.placed import Run
+from splitnet.tf.reading.flatten import Flow
 from splitnet.tf.reading.variables import states_of, tables_of, weights_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A convex run of calls, each with the key of its part.
+
+    `reads` and `gives` are the tensors that come from outside and that others need.
+    """
+
+    nodes: tuple[Any, ...]
+    keys: tuple[str, ...]
+    reads: tuple[Any, ...]
+    gives: tuple[Any, ...]
+
+
+def segments_of(
+    flow: Flow, key_of: Mapping[int, str], unit_of: Mapping[int, Any]
+) -> list[Segment]:
+    """The calls of a model as segments, in an order in which they can run.
+
+    A segment starts where something arrives from another unit, and ends where something
+    is needed in another: its calls have the same number of crossings before them and
+    after them. A long one is cut by the simulator's rule. Calls of a segment have the
+    same `unit_of`, by the ids of nodes.
+    """
+    place = {id(node): number for number, node in enumerate(flow.nodes)}
+    sources = {
+        id(node): [(id(keras_api.producer(t)), id(t)) for t in node.input_tensors]
+        for node in flow.nodes
+    }
+    calls: nx.DiGraph[int] = nx.DiGraph()
+    calls.add_nodes_from(place)
+    calls.add_edges_from((a, b) for b in place for a, _ in sources[b] if a in place)
+    kind: dict[int, tuple[Any, ...]] = {one: (unit_of[one],) for one in calls}
+    for way in (calls, calls.reverse(copy=False)):
+        crossed: dict[int, int] = {}  # the most changes of unit on a way to each call
+        for one in nx.topological_sort(way):
+            before = way.predecessors(one)
+            changes = (crossed[a] + (unit_of[a] != unit_of[one]) for a in before)
+            crossed[one] = max(changes, default=0)
+            kind[one] += (crossed[one],)
+    together = nx.Graph((a, b) for a, b in calls.edges if kind[a] == kind[b])
+    together.add_nodes_from(calls)
+    group: dict[int, int] = {}  # of each call, the place of the first in its segment
+    for members in nx.connected_components(together):
+        for run in cut_run(sorted(members, key=place.__getitem__), sources):
+            group |= dict.fromkeys(run, place[run[0]])
+
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_nodes_from(sorted(set(group.values())))
+    order.add_edges_from(
+        (group[a], group[b]) for a, b in calls.edges if group[a] != group[b]
+    )
+    nodes: dict[int, list[Any]] = {number: [] for number in order}
+    readers: dict[int, set[int]] = {id(tensor): {-1} for tensor in flow.outputs}
+    changed: dict[int, int] = {}  # the group that changed a state variable last
+    for node in flow.nodes:
+        mine = group[id(node)]
+        nodes[mine].append(node)
+        for tensor in node.input_tensors:
+            readers.setdefault(id(tensor), set()).add(mine)
+        for variable in states_of(node.operation):
+            before = changed.get(id(variable), mine)
+            if before != mine and not nx.has_path(order, mine, before):
+                order.add_edge(before, mine)
+            changed[id(variable)] = mine
+
+    found = []
+    for number in nx.lexicographical_topological_sort(order):
+        run = nodes[number]
+        outputs = [tensor for node in run for tensor in node.outputs]
+        made = set(map(id, outputs))
+        reads = {id(t): t for node in run for t in node.input_tensors}
+        segment = Segment(
+            nodes=tuple(run),
+            keys=tuple(key_of[id(node)] for node in run),
+            reads=tuple(t for i, t in reads.items() if i not in made),
+            gives=tuple(t for t in outputs if readers.get(id(t), set()) - {number}),
+        )
+        found.append(segment)
+    return found
 
 
 def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> None:
@@ -31,6 +121,86 @@ def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> 
     made = keras_api.operation_fn(node.operation, **context)(*args, **kwargs)
     for old, new in zip(node.outputs, keras.tree.flatten(made)):
         tensors[id(old)] = new
+
+
+class StateScope(keras.StatelessScope):
+    """A stateless scope that lists the variables that calls assign.
+
+    Inside a `tf.function`, `tf.custom_gradient` or `tf.recompute_grad` of a layer's
+    own, `weights` are the variables themselves: TensorFlow would give no gradient to a
+    value that such a function captures. The ids of those are `captured`.
+    """
+
+    def __init__(self, states: Any, weights: Any = ()) -> None:
+        mapping = [*states, *weights]
+        super().__init__(mapping, collect_losses=True, initialize_variables=False)
+        self.assigned: dict[int, Any] = {}
+        self.captured: set[int] = set()
+        self._weights = {id(variable) for variable, _ in weights}
+        self._entered = tf_api.functions_entered()
+
+    def get_current_value(self, variable: Any) -> Any:
+        """The value of a variable in this scope; None for that of the variable."""
+        own = id(variable) in self._weights
+        if own and tf_api.functions_entered() > self._entered:
+            self.captured.add(id(variable))
+            return None
+        return super().get_current_value(variable)
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Note what a variable is assigned."""
+        variable, value = update
+        self.assigned[id(variable)] = variable
+        value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
+        # A variable that is assigned and read again has no gradient either.
+        super().add_update((variable, tf.stop_gradient(value)))
+
+    def updates(
+        self, states: Iterable[tuple[Any, Any]]
+    ) -> tuple[list[tuple[Any, Any, Any]], list[Any]]:
+        """The updates of assigned variables, and their offsets that are tensors.
+
+        `states` are variables with the tensors that are their values before. An update
+        is (variable, scale, offset): the new value is `scale * old + offset`, or the
+        offset if the scale is None. An offset that is a tensor is None there, and is
+        all that the body returns: a second call of the layer waits for the small update
+        of a seed or a moving average and not for the whole first call.
+        """
+        before = {id(variable): old for variable, old in states}
+        updates, offsets = [], []
+        for variable in self.assigned.values():
+            old, new = before.get(id(variable)), self.get_current_value(variable)
+            scale, offset = (old is not None and _affine(new, old)) or (None, new)
+            constant = 0 if offset is None else tf.get_static_value(offset)
+            updates.append((variable, scale, constant))
+            if constant is None:
+                offsets.append(offset)
+        return updates, offsets
+
+
+def _affine(new: Any, old: Any) -> tuple[Any, Any] | None:
+    """The scale and the offset of a traced sum or product of a tensor, or None."""
+    if new is old:
+        return np.ones((), old.dtype.as_numpy_dtype), None
+    op = new.op
+    if op.type in ("Identity", "StopGradient"):
+        return _affine(op.inputs[0], old)
+    if op.type not in ("Add", "AddV2", "Mul"):
+        return None
+    for mine, other in (tuple(op.inputs), tuple(op.inputs)[::-1]):
+        inner = _affine(mine, old)
+        if inner is None:
+            continue
+        scale, offset = inner
+        if op.type == "Mul":
+            factor = tf.get_static_value(other)
+            if factor is None:
+                return None
+            return scale * factor, None if offset is None else offset * other
+        if old.op in ancestors([other.op]):
+            return None
+        return scale, other if offset is None else offset + other
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,9 +221,9 @@ class PartFunction:
         if any(id(tensor) not in run.tensors for tensor in segment.reads):
             return
         given = [run.arrive(tensor, self.device) for tensor in segment.reads]
-        trace, made = self.call(run, given, self.device, segment.key)
+        trace, made = self.call(run, given, self.device, segment.keys[0])
         for number in trace.unmasked:
-            _attach(run.tensors.get(id(segment.reads[number])), CARRIED[0], None)
+            keras_api.set_mask(run.tensors[id(segment.reads[number])], None)
         for variable, value in trace.new_states(run, made):
             run.assign(variable, value)
         for operation, loss in zip(trace.owners, made["losses"]):
@@ -79,74 +249,109 @@ class PartFunction:
         trace: Trace = traces[known]
         weights = [run.weight(v, device) for v in trace.weights]
         states = [run.state(v, first=id(v) in trace.early) for v in trace.states]
-        before = turns.before((id(self.segment), key)) if turns else []
+        unit = id(self.segment), key
         with (
             tf.name_scope(scope_of(key)),
             tf.device(device),
-            tf.control_dependencies(before),
+            tf.control_dependencies(turns.before(unit) if turns else []),
         ):
-            made = trace.run(run, [given, masks, weights, states], device, key)
+            made = trace.run(run, [given, masks, weights, states], device, unit)
         if turns:
-            turns.ran((id(self.segment), key), made)
-        for name, kind in zip(CARRIED, ("masks", "logits")):
-            for value, one in zip(made["outputs"], made[kind]):
+            turns.ran(unit, made)
+        for name, attached in zip(CARRIED, made["attached"]):
+            for value, one in zip(made["outputs"], attached):
                 if one is not None:
-                    _attach(value, name, one)
+                    setattr(value, name, one)
         return trace, made
 
 
 class Trace:
     """A part's body, traced for one signature.
 
-    `trained` are the weights of its calls, `weights` those that are arguments. `early`
-    has the ids of `states` that the body may read as they were at the start of the
-    step, `unmasked` the numbers of the reads whose mask a call took off; `owners` are
-    the operations that made the losses, `kept` the layers and attributes that keep
-    tensors.
+    `trained` are the weights of its calls, `weights` those that are arguments. `states`
+    with an id in `early` may be read as they were at the start of the step. A call took
+    off the masks of the reads `unmasked`; `owners` are the operations that made the
+    losses, `kept` the layers and attributes that keep tensors.
     """
 
     def __init__(
         self, part: PartFunction, context: Mapping[str, Any], signature: tuple[Any, Any]
     ) -> None:
-        self._part, self._context = part, context
+        self._segment, self._how, self._context = part.segment, part.how, context
+        self._name = scope_of(part.segment.keys[0])
         self._gradients: dict[Any, PartGradient | None] = {}
         operations = [node.operation for node in part.segment.nodes]
         left_out = {id(v) for one in operations for v in tables_of(one)}
         self.trained = _unique(v for one in operations for v in weights_of(one))
         self.states = _unique(v for one in operations for v in states_of(one))
-        while True:
+        captured = {-1}
+        while captured:  # weights that functions of a layer's own read
             self.weights = [v for v in self.trained if id(v) not in left_out]
-            captured = self._trace(signature) - left_out
-            if not captured:
-                break
+            self._trace(signature)
+            captured = self._captured - left_out
             left_out |= captured
 
-    def _trace(self, signature: tuple[Any, Any]) -> set[int]:
-        """Trace the body; the ids of weights that functions of a layer's own read."""
-        captured: set[int] = set()
-
+    def _trace(self, signature: tuple[Any, Any]) -> None:
         def named(given: Any, masks: Any, weights: Any, states: Any) -> Any:
-            made, scope = self._body(given, masks, weights, states)
-            captured.update(scope.captured)
-            return made
+            return self._body(given, masks, weights, states)
 
-        named.__name__ = body_name(self._part.segment.key)
-        function = tf.function(
-            named,
-            autograph=False,
-            jit_compile=True if self._part.how == "xla" else None,
-            experimental_attributes={"_noinline": True},
-        )
+        named.__name__ = self._name
+        function = not_inlined(named, self._how)
         specs = [[_spec(v) for v in vs] for vs in (self.weights, self.states)]
         with tf.init_scope():  # without the devices of the step that is being made
             self.function = function.get_concrete_function(*signature, *specs)
         self._ops = self.function.graph.get_operations()
-        return captured
 
-    def run(self, run: Run, arguments: list[Any], device: str, key: str) -> Any:
+    def _body(self, given: Any, masks: Any, weights: Any, states: Any) -> Any:
+        """What the function returns."""
+        part, local = self._segment, dict[int, Any]()
+        for old, value, mask in zip(part.reads, given, masks):
+            if mask is not None:
+                keras_api.set_mask(value, mask)
+            local[id(old)] = value
+        self.owners: list[Any] = []
+        pairs = list(zip(self.states, states))
+        with StateScope(pairs, list(zip(self.weights, weights))) as scope:
+            for key, node in zip(part.keys, part.nodes):
+                with tf.name_scope(scope_of(key)):
+                    run_node(node, local, self._context)
+                added = len(scope.losses) - len(self.owners)
+                self.owners += [node.operation] * added
+        self._captured = scope.captured
+        self.unmasked = [
+            number
+            for number, (old, mask) in enumerate(zip(part.reads, masks))
+            if mask is not None and mask_of(local[id(old)]) is None
+        ]
+        graph = tf.compat.v1.get_default_graph()
+        self.kept = [
+            (layer, name)
+            for node in part.nodes
+            for layer in keras_api.sublayers(node.operation)
+            for name, value in vars(layer).items()
+            if isinstance(value, tf.Tensor) and getattr(value, "graph", None) is graph
+        ]
+        self._updates, offsets = scope.updates(pairs)
+        outputs = [local.get(id(old)) for old in part.gives]
+        made = {
+            "outputs": outputs,
+            "attached": [[getattr(v, n, None) for v in outputs] for n in CARRIED],
+            "losses": [tf.convert_to_tensor(loss) for loss in scope.losses],
+            "kept": [vars(layer)[name] for layer, name in self.kept],
+            "states": offsets,
+        }
+        leaves = tf.nest.flatten(made, expand_composites=True)
+        needed = ancestors(one.op for one in leaves if one is not None)
+        self.early = {id(v) for v, old in pairs if old.op not in needed}
+        return made
+
+    def run(
+        self, run: Run, arguments: list[Any], device: str, unit: tuple[int, str]
+    ) -> Any:
         """Call the function; its gradient runs on the same device."""
         function, turns = self.function, run.shared.turns
-        tf_api.note_reads(function.variables)
+        for variable in function.variables:
+            tf_api.note_read(variable)
         flat = tf.nest.flatten(arguments, expand_composites=True)
         inputs = [one for one in flat if isinstance(one, tf.Tensor)]
         inputs += [outside for outside, _ in function.graph.captures]
@@ -161,16 +366,12 @@ class Trace:
             if id(one) not in frozen and tf_api.gradient_order([one])
         )
         on_cpu = tf.DeviceSpec.from_string(device).device_type == "CPU"
-        if (wanted, on_cpu) not in self._gradients:
-            self._gradients[wanted, on_cpu] = part_gradient(
-                function,
-                self._ops,
-                wanted,
-                body_name(self._part.segment.key),
-                how=self._part.how,
-                on_cpu=on_cpu,
+        known, how = (wanted, on_cpu), self._how
+        if known not in self._gradients:
+            self._gradients[known] = part_gradient(
+                function, self._ops, wanted, self._name, how=how, on_cpu=on_cpu
             )
-        gradient = self._gradients[wanted, on_cpu]
+        gradient = self._gradients[known]
         if gradient is None:
             return function(*arguments)
         with tf_api.stop_recording():
@@ -183,7 +384,7 @@ class Trace:
         def backward(*flows: Any) -> list[Any]:
             run.on_gradient()
             flows = tuple(map(tf.convert_to_tensor, flows))
-            with tf.name_scope(scope_of(key)), tf.device(device):
+            with tf.name_scope(scope_of(unit[1])), tf.device(device):
                 found = gradient.backward(*kept, *flows)
             packed = tf.nest.pack_sequence_as(
                 gradient.structure, found, expand_composites=True
@@ -197,7 +398,7 @@ class Trace:
                     with tf.device(inputs[i].device):
                         packed[place] = copied(packed[place])
             if turns:
-                turns.came_back((id(self._part.segment), key), found, own)
+                turns.came_back(unit, found, own)
             return list(packed)
 
         tf_api.record_gradient(
@@ -212,69 +413,21 @@ class Trace:
             expand_composites=True,
         )
 
-    def _body(
-        self, given: Any, masks: Any, weights: Any, states: Any
-    ) -> tuple[Any, StateScope]:
-        """What the body returns, and the scope in which its calls ran."""
-        part = self._part.segment
-        local = {}
-        for old, value, mask in zip(part.reads, given, masks):
-            if mask is not None:
-                _attach(value, CARRIED[0], mask)
-            local[id(old)] = value
-        owners: list[Any] = []
-        pairs = list(zip(self.states, states))
-        with StateScope(pairs, list(zip(self.weights, weights))) as scope:
-            for key, node in zip(part.keys, part.nodes):
-                with tf.name_scope(scope_of(key)):
-                    run_node(node, local, self._context)
-                owners += [node.operation] * (len(scope.losses) - len(owners))
-        self.owners = owners
-        self.unmasked = [
-            number
-            for number, (old, mask) in enumerate(zip(part.reads, masks))
-            if mask is not None and mask_of(local[id(old)]) is None
-        ]
-        graph = tf.compat.v1.get_default_graph()
-        self.kept = [
-            (layer, name)
-            for node in part.nodes
-            for layer in keras_api.sublayers(node.operation)
-            for name, value in vars(layer).items()
-            if isinstance(value, tf.Tensor) and getattr(value, "graph", None) is graph
-        ]
-        self.updates, offsets = scope.updates(pairs)
-        outputs = [local.get(id(old)) for old in part.gives]
-        made = {
-            "outputs": outputs,
-            "masks": [getattr(v, CARRIED[0], None) for v in outputs],
-            "logits": [getattr(v, CARRIED[1], None) for v in outputs],
-            "losses": [tf.convert_to_tensor(loss) for loss in scope.losses],
-            "kept": [vars(layer)[name] for layer, name in self.kept],
-            "states": offsets,
-        }
-        leaves = tf.nest.flatten(made, expand_composites=True)
-        needed = ancestors(one.op for one in leaves if one is not None)
-        self.early = {id(v) for v, old in pairs if old.op not in needed}
-        return made, scope
-
     def new_states(self, run: Run, made: Any) -> Iterator[tuple[Any, Any]]:
         """Each variable that the calls changed, with its new value, at its home."""
         offsets = iter(made["states"])
-        for update in self.updates:
-            offset = next(offsets) if update.constant is None else update.constant
-            with tf.device(device_of(update.variable)):
-                old = None if update.scale is None else run.state(update.variable)
-                yield update.variable, update.value(old, offset)
+        for variable, scale, constant in self._updates:
+            value = next(offsets) if constant is None else constant
+            with tf.device(device_of(variable)):
+                if scale is not None:
+                    old = run.state(variable)
+                    scaled = old if np.all(scale == 1) else old * scale
+                    value = scaled + tf.cast(value, old.dtype)
+                yield variable, value
 
 
 def _unique(variables: Iterable[Any]) -> list[Any]:
     return list({id(v): v for v in variables}.values())
-
-
-def _attach(value: Any, name: str, attached: Any) -> None:
-    if isinstance(value, tf.Tensor):
-        setattr(value, name, attached)
 
 
 def _spec(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
-from splitnet.tf.placement.device_function import ancestors
+from splitnet.tf.placement.device_function import ancestors, not_inlined
 
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 _AGAIN = ("Const", "Transpose")  # TensorFlow folds transposes into products
@@ -55,9 +55,8 @@ def part_gradient(
         body: a concrete function.
         ops: its ops as it was traced.
         wanted: the numbers of inputs, captured ones last, that need a gradient.
-        name: the name of both functions, after "_forward_" and "_backward_".
-        how: "xla" to compile both, "recompute" to keep inputs alone; the backward
-            function has the body's ops as well then.
+        name: of both functions, after "_forward_" and "_backward_".
+        how: as in `PartFunction`; to recompute, the backward function has `ops` too.
         on_cpu: they run on a CPU, where the gradient of a maximum pooling takes ten
             times as long if the pooling itself is not in the same function.
     """
@@ -66,20 +65,17 @@ def part_gradient(
     # What no weight leads to, such as data that is handed on, sends no gradient back.
     sources = {graph.inputs[i].op for i in wanted}
     flows = [
-        i
-        for i, one in enumerate(outputs)
+        number
+        for number, one in enumerate(outputs)
         if one.dtype.is_floating or one.dtype.is_complex
         if sources & ancestors([one.op])
     ]
     # Not on the device of the call: TensorFlow would write it into the function.
     with graph.as_default(), tf.device(None), tf.name_scope("gradients"):
-        given = [
-            tf.compat.v1.placeholder(outputs[i].dtype, outputs[i].shape) for i in flows
-        ]
-        gradients = tf.gradients(
-            [outputs[i] for i in flows], [graph.inputs[i] for i in wanted], given
-        )
-        found = {i: one for i, one in zip(wanted, gradients) if one is not None}
+        ends, starts = [outputs[i] for i in flows], [graph.inputs[i] for i in wanted]
+        given = [tf.compat.v1.placeholder(one.dtype, one.shape) for one in ends]
+        made = zip(wanted, tf.gradients(ends, starts, given))
+        found = {i: gradient for i, gradient in made if gradient is not None}
     if not found:
         return None
     structure = list(found.values())
@@ -130,7 +126,7 @@ def _late(
             continue
         late.add(op)
         ahead += op.inputs
-        after = [one for one in op.control_inputs if one not in early]
+        after = (one for one in op.control_inputs if one not in early)
         ahead += [one.outputs[0] for one in after if one.outputs]
     return late, list(read.values())
 
@@ -146,9 +142,8 @@ def _cut(
     """A concrete function of some ops of a graph, which keep their names."""
     captures = {inside.name: outside for outside, inside in graph.captures}
     places = {one.name: number for number, one in enumerate(inputs)}
-    names = {op.name for op in ops} - {
-        key.removesuffix(":0") for key in (*places, *captures)
-    }
+    given = {key.removesuffix(":0") for key in (*places, *captures)}
+    names = {op.name for op in ops} - given
     part = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
     read = set()  # the names of the tensors that they read
     for op in graph.get_operations():
@@ -156,12 +151,9 @@ def _cut(
             node = part.node.add()
             node.CopyFrom(op.node_def)
             node.attr.pop("_class", None)  # colocation; all is on one device
-            del node.input[:]
-            node.input.extend(one.name for one in op.inputs)
-            read |= {*node.input}
-            node.input.extend(
-                f"^{one.name}" for one in op.control_inputs if one.name in names
-            )
+            after = [f"^{one.name}" for one in op.control_inputs if one.name in names]
+            node.input[:] = [*(one.name for one in op.inputs), *after]
+            read |= {one.name for one in op.inputs}
     used = read | {one.name for one in outputs}
 
     def body(*given: Any) -> list[Any]:
@@ -171,12 +163,8 @@ def _cut(
         for key in captures.keys() & used:
             values[key] = here.capture(captures[key])
         fetched = [one.name for one in outputs if one.name not in values]
-        found = tf.graph_util.import_graph_def(
-            part,
-            input_map={key: values[key] for key in values.keys() & read},
-            return_elements=fetched,
-            name="",
-        )
+        known = {key: values[key] for key in values.keys() & read}
+        found = tf.graph_util.import_graph_def(part, known, fetched, name="")
         values |= dict(zip(fetched, found))
         made = [values[one.name] for one in outputs]
         for value, one in zip(made, outputs):
@@ -184,13 +172,7 @@ def _cut(
         return made
 
     body.__name__ = name
-    function = tf.function(
-        body,
-        autograph=False,
-        jit_compile=how == "xla" or None,
-        experimental_attributes={"_noinline": True},
-    )
     with tf.init_scope():  # without the devices of the step that is being made
-        return function.get_concrete_function(
+        return not_inlined(body, how).get_concrete_function(
             *[tf.TensorSpec(one.shape, one.dtype) for one in inputs]
         )

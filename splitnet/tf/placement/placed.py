@@ -1,27 +1,128 @@
-"""A placed model, lowered once: what runs each of its calls, and where."""
+"""A placed model, lowered once: what runs each of its calls and where; its runs.
 
+A tensor is copied once to each device that reads it. The gradient of the copy is summed
+there and crosses back once, to the device where the tensor was made.
+"""
+
+import contextlib
 import itertools
 import weakref
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+import tensorflow as tf
+
+from splitnet.core.cluster import Device
 from splitnet.core.plan import Plan
-from splitnet.core.replication import (
-    broadcast_inputs,
-    fold,
-    tower_part,
-    weights_part,
-)
+from splitnet.core.replication import broadcast_inputs, fold, tower_part, weights_part
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.internals import keras_api
-from splitnet.tf.placement.device_function import canonical
-from splitnet.tf.placement.run import Shared
+from splitnet.tf.internals.keras_api import CARRIED
+from splitnet.tf.placement.device_function import canonical, device_of, transfer
 from splitnet.tf.reading.flatten import Flow, Site
 from splitnet.tf.reading.variables import variables_of
 
 ATTRIBUTE = "_splitnet"
 _numbers = itertools.count()  # one step may run several placed models
+
+
+@dataclass(eq=False)
+class Shared:
+    """What several runs in one step have in common.
+
+    `weights` maps (id of a variable, device) to its value there, `states` the id of a
+    variable to (first value, latest value). Micro-batches have `turns`: their order,
+    gradient tapes and sums of gradients (`tf/parallel/pipeline.py`).
+    """
+
+    turns: Any = None
+    traces: dict[Any, Any] = field(default_factory=dict)
+    weights: dict[tuple[int, str], Any] = field(default_factory=dict)
+    states: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Run:
+    """The values of one run by the ids of symbolic tensors.
+
+    `made_on` holds their devices; `extra` what runners keep for the rest of the run.
+    `trains` says that only the gradients of trainable weights are asked for;
+    `on_gradient` is called when the gradient of a part is.
+    """
+
+    tensors: dict[int, Any]
+    context: Any
+    shared: Shared
+    trains: bool = False
+    on_gradient: Callable[[], None] = lambda: None
+    made_on: dict[int, str] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    _later: dict[int, Callable[[], None]] = field(default_factory=dict)
+    _copies: dict[tuple[int, str], tuple[Any, Any]] = field(default_factory=dict)
+
+    def give(self, tensor: Any, value: Any, device: str) -> None:
+        """Note the value of a symbolic tensor and the device where it was made."""
+        self.tensors[id(tensor)] = value
+        self.made_on[id(tensor)] = device
+
+    def give_later(self, tensor: Any, give: Callable[[], None]) -> None:
+        """Note what gives the value of a symbolic tensor when it is first read."""
+        self.tensors[id(tensor)] = None
+        self._later[id(tensor)] = give
+
+    def value(self, tensor: Any) -> Any:
+        """The value of a symbolic tensor."""
+        self._later.pop(id(tensor), lambda: None)()
+        return self.tensors[id(tensor)]
+
+    def arrive(self, tensor: Any, device: str) -> Any:
+        """The value of a symbolic tensor on a device."""
+        value = self.value(tensor)
+        return self.moved(value, self.made_on.get(id(tensor), ""), device)
+
+    def moved(self, value: Any, source: str, target: str) -> Any:
+        """A value of one device on another, with what Keras attached to it."""
+        if source == target or not tf.is_tensor(value):
+            return value
+        key = (id(value), target)
+        if key not in self._copies:  # which keeps the value, so that its id stays
+            copy = transfer(value, source, target)
+            for name in CARRIED:
+                attached = getattr(value, name, None)
+                if attached is not None:
+                    setattr(copy, name, transfer(attached, "", target))
+            self._copies[key] = value, copy
+        return self._copies[key][1]
+
+    def weight(self, variable: Any, device: str) -> Any:
+        """The value of a variable on a device, read once a step."""
+        key, known, turns = id(variable), self.shared.weights, self.shared.turns
+        if (key, device) not in known:
+            home = device_of(variable)
+            with turns.tape.stop_recording() if turns else contextlib.nullcontext():
+                with tf.device(home):
+                    value = tf.convert_to_tensor(variable.value)
+                known[key, device] = transfer(value, home, device)
+            if turns:
+                turns.tape.watch(known[key, device])
+        return known[key, device]
+
+    def state(self, variable: Any, *, first: bool = False) -> Any:
+        """The value of a state variable at this point of the step, or at its start."""
+        if id(variable) not in self.shared.states:
+            with tf.device(device_of(variable)):
+                value = tf.identity(tf.convert_to_tensor(variable.value))
+            self.shared.states[id(variable)] = (value, value)
+        return self.shared.states[id(variable)][0 if first else 1]
+
+    def assign(self, variable: Any, value: Any) -> None:
+        """Give a state variable a new value, at its home."""
+        before = self.state(variable, first=True)
+        with tf.device(device_of(variable)):
+            variable.assign(value)
+        self.shared.states[id(variable)] = (before, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +148,11 @@ class Placed:
     `flow` lists the calls; each of `runners` runs some of them by `run(run)`, in order.
     By the id of a node, `key_of` is the key of its part, `replicas` the towers that run
     it, if some do, and `first_weight` the plan's name of its first weight. By a key,
-    `part_of` is the part's name, `device_of` that of its device, and `target_of` the
-    device's canonical name; parts of `computing` have FLOPs. `weight_of` is the plan's
-    name of a variable, by its id. `whole` names the inputs that all towers read whole.
-    `graphs` has weak references to the step graphs made last, `running` the runs that
-    are going on, `shared` what those of a step have in common, `warned` what was warned
-    of.
+    `part_of` is the part's name, `device_of` its device, and `target_of` that one's
+    canonical name; parts of `computing` have FLOPs. `weight_of` is the plan's name of a
+    variable, by its id. `whole` names the inputs that all towers read whole. `graphs`
+    has weak references to the step graphs made last, `running` the runs that are going
+    on, `shared` what those of a step have in common, `warned` what was warned of.
     """
 
     plan: Plan
@@ -61,16 +161,16 @@ class Placed:
     replicas: Mapping[int, Replicas]
     first_weight: Mapping[int, str]
     part_of: Mapping[str, str]
-    device_of: Mapping[str, str]
+    device_of: Mapping[str, Device]
     target_of: Mapping[str, str]
     computing: Set[str]
     weight_of: Mapping[int, str]
     whole: Set[str]
     runners: tuple[Any, ...] = ()
     pipeline: Pipeline = field(default_factory=Pipeline)
-    graphs: list[weakref.ref[Any]] = field(default_factory=list)
+    graphs: deque[weakref.ref[Any]] = field(default_factory=lambda: deque(maxlen=32))
     running: list[Any] = field(default_factory=list)
-    warned: set[str] = field(default_factory=set)
+    warned: list[str] = field(default_factory=list)
     shared: list[Shared] = field(default_factory=list)
 
     def target(self, node: Any) -> str:
@@ -128,7 +228,7 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
                 weakref.finalize(variable, names.pop, id(variable), None).atexit = False
             names[id(variable)] = name
     part_of = {id(site.node): site.part for site in sites}
-    device_of = {key: plan.device_of[part] for part, key in keys.items()}
+    device_of = {key: plan.cluster[plan.device_of[p]] for p, key in keys.items()}
     return Placed(
         plan=plan,
         flow=flow,
@@ -139,10 +239,7 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
         },
         part_of={key: part for part, key in keys.items()},
         device_of=device_of,
-        target_of={
-            key: canonical(plan.cluster[device].target)
-            for key, device in device_of.items()
-        },
+        target_of={key: canonical(one.target) for key, one in device_of.items()},
         computing={keys[call.part] for call in graph.calls if call.forward_flops},
         weight_of=names,
         whole=broadcast_inputs(graph),

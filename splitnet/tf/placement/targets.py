@@ -1,16 +1,15 @@
 """Plans and this machine: devices by name, substitutes, pins of what is built."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, warn
 from splitnet.core.graph import Graph
-from splitnet.core.net import Net
 from splitnet.core.plan import Plan
 from splitnet.planner.what_if import relocate
 from splitnet.tf.placement.device_function import canonical
@@ -26,22 +25,18 @@ def planned_here(plan: Plan) -> Plan:
     A device keeps its name: gpu:0 of a plan for another machine is gpu:0 of this one,
     or the stand-in of that name. Parts on other missing devices fall back as in
     planning, with one warning.
-
-    Raises:
-        DeviceError: constraints cannot be kept on the devices that are here.
     """
     logical = {canonical(d.name) for d in tf.config.list_logical_devices()}
-    used = set(plan.device_of.values())
-    if all(canonical(plan.cluster[name].target) in logical for name in used):
+    found, used = {d.name: d for d in plan.cluster}, set(plan.device_of.values())
+    if all(canonical(found[name].target) in logical for name in used):
         return plan
     taken = {canonical(d.target) for d in plan.cluster} & logical
-    local = {d.name: d for d in _devices_here() if canonical(d.target) not in taken}
-    found = {d.name: d for d in plan.cluster}
-    for name, device in local.items():
-        known = found.get(name, device)
-        if canonical(known.target) not in logical:
-            known = replace(known, target=device.target, stand_in=device.stand_in)
-        found[name] = known
+    for device in _devices_here():
+        if canonical(device.target) not in taken:
+            known = found.setdefault(device.name, device)
+            if canonical(known.target) not in logical:
+                here = {"target": device.target, "stand_in": device.stand_in}
+                found[device.name] = replace(known, **here)
     missing = [n for n, d in found.items() if canonical(d.target) not in logical]
     if not used & {*missing}:
         same = tuple(found[d.name] for d in plan.cluster)
@@ -78,21 +73,13 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> A
     known = {device.name for device in cluster}
     devices = [*_devices_here(), *cluster]  # gpu:0 may be the stand-in of that name
     device_at = {canonical(d.target): d.name for d in devices if d.name in known}
-    pins: dict[str, str] = {}
-
-    def pin(call: str, sizes: Iterable[tuple[str | None, int]]) -> None:
-        total: Counter[str] = Counter()
-        for name, size in sizes:
-            if name is not None:
-                total[name] += size
-        if total:
-            pins[call] = total.most_common(1)[0][0]
-
+    held: dict[str, Counter[str]] = defaultdict(Counter)
     for site in blueprint_of(source, nested).sites:
-        if not site.node.is_input:
-            held = [variable.value for variable in variables_of(site.node.operation)]
-            homes = (device_at.get(canonical(value.device)) for value in held)
-            pin(site.call, zip(homes, (v.shape.num_elements() or 0 for v in held)))
+        for variable in variables_of(site.node.operation):
+            value = variable.value
+            if (device := device_at.get(canonical(value.device))) is not None:
+                held[site.call][device] += value.shape.num_elements() or 0
+    pins = {call: max(on, key=on.__getitem__) for call, on in held.items()}
     if len(set(pins.values())) == 1 and len(cluster) > 2:
         warn(
             f"pins='as_built': all variables of {graph.name!r} are on "
@@ -101,20 +88,18 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> A
             "with the devices of this machine, or give pins as a mapping."
         )
     for call in graph.calls:
-        if call.name not in pins:
-            reads = [t for t in graph.tensors if t.target == call.name]
-            pin(call.name, [(pins.get(t.source), t.bytes) for t in reads])
+        read: Counter[str] = Counter()
+        for tensor in graph.tensors if call.name not in pins else ():
+            if tensor.target == call.name and tensor.source in pins:
+                read[pins[tensor.source]] += tensor.bytes
+        if read:
+            pins[call.name] = max(read, key=read.__getitem__)
     return pins
 
 
 def check_built(source: Any) -> None:
-    """Refuse a source without variables.
-
-    Raises:
-        DeclarationError: a net, a graph, or a function that builds a model.
-    """
-    builds = callable(source) and not hasattr(source, "get_config")
-    if isinstance(source, Net | Graph) or builds:
+    """Refuse a source without variables, such as a net or a function."""
+    if not isinstance(source, keras.Model):
         raise DeclarationError(
             "pins='as_built' takes each layer's device from its variables, so it needs "
             f"a built Keras model. Received: {source!r} ({type(source).__name__}). "

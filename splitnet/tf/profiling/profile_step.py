@@ -24,7 +24,7 @@ from splitnet.core.timeline import Task, Timeline
 from splitnet.tf.audit import observe
 from splitnet.tf.audit.partition_graphs import Names, call_of, works
 from splitnet.tf.emit import plan_of
-from splitnet.tf.placement.device_function import function_of, key_in, update_target
+from splitnet.tf.placement.device_function import function_of, key_in
 from splitnet.tf.placement.placed import placed_of
 
 _GRADIENT = re.compile(r"gradient_tape/|^gradients/")  # in a step, in a function
@@ -149,10 +149,8 @@ def _timeline_of(
 
 def _tasks(name: str, count: int, names: Names, calls: _Calls) -> list[Task]:
     """The task that an op is of, without its times, for each time that it ran."""
-    which, target = update_target(name)
-    if target:
-        part, device = names.updated_part(which), names.device(target)
-        return [Task(part, device, "update", 0.0, 0.0)] * count
+    if (updated := names.update(name)) is not None:
+        return [Task(*updated, "update", 0.0, 0.0)] * count
     traced_as = key_in(name)
     phase = "backward" if _GRADIENT.search(name) else "forward"
     keys = calls.get((traced_as, phase), [traced_as])
@@ -160,9 +158,9 @@ def _tasks(name: str, count: int, names: Names, calls: _Calls) -> list[Task]:
     for number in range(count):  # in a loop an op runs several times per call
         call = number * len(keys) // count
         key = keys[call]
-        target = names.target_of.get(key, "")
+        part, target = names.part_of.get(key, ""), names.target_of.get(key, "")
         device, piece = target and names.device(target), keys[:call].count(key)
-        found.append(Task(names.part(key), device, phase, 0.0, 0.0, piece))
+        found.append(Task(part, device, phase, 0.0, 0.0, piece))
     return found
 
 

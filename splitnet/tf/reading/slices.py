@@ -4,7 +4,7 @@ A layer whose outputs do not read one another is cut along its output axis, and 
 attention layer by its heads. Each slice is a layer with its part of the weights; their
 outputs are put side by side, or summed. So each device holds its part of weights,
 gradients and slots, and what is placed, planned and audited are ordinary layers.
-`tf/parallel/unsharding.py` makes one layer of them again.
+`tf/parallel/splitting.py` makes one layer of them again.
 
     x --+-- heads 0 to 3 (gpu:0) --+-- sum -- what the whole layer gives
         +-- heads 4 to 7 (gpu:1) --+

@@ -97,7 +97,7 @@ def test_a_gpus_kernels_count_and_not_their_launches() -> None:
         space.planes.add(name="/device:GPU:0"),
     )
     for plane, name, start in (
-        (host, "m/sn-k1./d/MatMul:MatMul", 0),
+        (host, "m/sn_k1_/d/MatMul:MatMul", 0),
         (card, "sgemm", 7),
     ):
         plane.event_metadata[1].name = name
@@ -105,13 +105,13 @@ def test_a_gpus_kernels_count_and_not_their_launches() -> None:
         event.offset_ps, event.duration_ps = start * 10**6, 2 * 10**6
     card.stat_metadata[5].name = "tf_op"
     card.lines[0].events[0].stats.add(
-        metadata_id=5, str_value="m/sn-k1./d/MatMul:MatMul"
+        metadata_id=5, str_value="m/sn_k1_/d/MatMul:MatMul"
     )
 
     found = list(_events([space.SerializeToString()]))
 
     assert [(one.name, one.kind, one.on_gpu) for one in found] == [
-        ("m/sn-k1./d/MatMul", "MatMul", False),
-        ("m/sn-k1./d/MatMul", "MatMul", True),
+        ("m/sn_k1_/d/MatMul", "MatMul", False),
+        ("m/sn_k1_/d/MatMul", "MatMul", True),
     ]
     assert [round((one.stop - one.start) * 1e6) for one in found] == [2, 2]
