@@ -1,7 +1,7 @@
 """Audits: a plan compared with what one observed step ran.
 
-`splitnet.tf` makes the `Observation`; everything that decides is here and needs no
-TensorFlow, so that a wrong observation can be shown to fail.
+`splitnet.tf` makes the `Observation`; what decides needs no TensorFlow, so that a wrong
+one can be shown to fail.
 """
 
 from collections import Counter, defaultdict
@@ -65,10 +65,9 @@ class SeenCopy:
 
 @dataclass(frozen=True)
 class Observation:
-    """What one observed step ran. `phases` are those that could be observed.
+    """What one step of `batch` samples (0: as planned) ran, in the observed `phases`.
 
-    `unneeded` are parts that lead to nothing the step gives or changes, as without a
-    loss: TensorFlow leaves them out. `batch` counts samples, 0: as many as planned.
+    TensorFlow leaves out `unneeded` parts, which lead to nothing, as without a loss.
     """
 
     ops: tuple[SeenOp, ...] = ()

@@ -8,6 +8,7 @@ public function (`checked`). Those that cannot be evaluated, as they name Keras,
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache, wraps
 from types import NoneType, UnionType
@@ -137,9 +138,7 @@ def _rules(function: Any) -> dict[str, tuple[str, Callable[[Any], bool]]]:
     """The rules of a function's arguments, those that can be evaluated."""
     rules = {}
     for name, kind in inspect.get_annotations(function).items():
-        try:
+        with suppress(NameError):
             read = eval(kind, function.__globals__) if isinstance(kind, str) else kind
-        except NameError:
-            continue
-        rules[name] = rule_of(read)
+            rules[name] = rule_of(read)
     return rules

@@ -1,8 +1,5 @@
 """What things cost: seconds of a call, an update and a copy on given devices.
 
-A call is charged as it is given: those of a micro-batch or a tower have a share of the
-FLOPs, bytes and rows of the whole.
-
 A kernel takes max(FLOPs / FLOP/s, bytes / B/s), each times the share of the peak that
 kernels of its class reach, and a launch takes `Device.call_seconds` (Williams,
 Waterman, Patterson, "Roofline", 2009). Each step of a recurrence pays its launches.
@@ -36,11 +33,7 @@ VIEWS = frozenset(
 
 
 class _Kernels(NamedTuple):
-    """Shares of the peak FLOP/s of each kind of device, and of its bytes/s.
-
-    `launches` are of a forward pass: the product, its bias and its activation. `kinds`
-    is a pattern of the calls of this class.
-    """
+    """Shares of the peak FLOP/s and bytes/s, launches of a pass, and kinds of calls."""
 
     gpu: float
     cpu: float
@@ -178,8 +171,7 @@ def rows_of(call: Call) -> int:
 class CallSeconds:
     """Measured seconds of calls of a `signature` on a device, or on all of a kind.
 
-    They are for `rows` rows, on whose number the fixed ones of them do not depend.
-    `flops` are forward, of all rows.
+    They and the forward FLOPs are for `rows` rows, the fixed ones for any number.
     """
 
     call: str
@@ -202,8 +194,7 @@ class UpdateSeconds:
 
 
 _SAME_FLOPS = 0.25
-"""Calls of a signature are alike if their FLOPs per row differ by this share at most:
-some, such as those of moments, do not grow with the rows."""
+"""Calls of a signature are alike if their FLOPs per row differ by this share."""
 
 
 @dataclass(frozen=True)

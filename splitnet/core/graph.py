@@ -1,8 +1,7 @@
 """Dependency graph of a model: calls, the tensors between them, and weights.
 
 The vertex is a call, not a layer: a layer that two branches share is called twice, and
-a graph of layers could have a cycle. Weights are stored once, however many calls use
-them.
+a graph of layers could have a cycle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,8 +141,7 @@ class Towers:
 class Graph:
     """All calls of one model for one batch, in topological order.
 
-    `towers` are those that were written out as parts, by the part that joins them;
-    `plain` is the graph before that.
+    `towers`, by the part that joins them, are written out; `plain` is that before.
     """
 
     name: str
@@ -251,10 +249,9 @@ def _faults(graph: Graph) -> Iterator[str]:
 
 
 def names_of(graph: Graph, part: Part) -> dict[str, int]:
-    """Every name that means a part, and its rank: the lower, the more specific.
+    """Every name that means a part, and its rank: 0 its own, 1 a call, then models.
 
-    0 is the part's own name, 1 a call of it, 2 and more a model inside the model (the
-    innermost first), then a layer. A call "stem@2/conv" also answers to "stem/conv".
+    The last rank are layers. A call "stem@2/conv" also answers to "stem/conv".
     """
     names = {part.name: 0}
     for call in graph.calls_of[part.name]:

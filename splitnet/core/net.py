@@ -20,11 +20,7 @@ On = str | list[str] | tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class Ref:
-    """The output of a branch: an input of other branches, or of `net.output`.
-
-    A body with several outputs gives several: `left, right = ref`, `ref[0]`,
-    `ref["key"]`, `dict(ref)`.
-    """
+    """The output of a branch, an input of others; of several `ref[0]`, `a, b = ref`."""
 
     net: Any = field(repr=False)
     name: str
@@ -320,11 +316,7 @@ def raise_faults(name: str, faults: list[str]) -> None:
 
 
 def preferences(on: Any) -> tuple[str, ...]:
-    """Parse `on=` into an order of preference of canonical names, kinds and "auto".
-
-    >>> preferences("/gpu:1"), preferences(["gpu:1", "gpu", "cpu"])
-    (('gpu:1',), ('gpu:1', 'gpu', 'cpu'))
-    """
+    """Parse `on=` into an order of preference of canonical names, kinds and "auto"."""
     names = list(on) if isinstance(on, list | tuple) else [on]
     if not names:
         raise DeviceError("the list is empty; name a device, or 'auto'.")

@@ -84,8 +84,7 @@ class Strategy:
 class StrategyComparison:
     """The strategies that were simulated, the fastest that fits first.
 
-    `chosen` is the kind that `strategy="auto"` took: the simplest of those that are
-    slower than the fastest by 2 % at most. It is "" where nothing was to be chosen.
+    `chosen` is the kind that "auto" took, the simplest that is at most 2 % slower.
     """
 
     all: tuple[Strategy, ...]
@@ -130,9 +129,8 @@ class StrategyComparison:
 class Verdict:
     """Whether distributing is worth it: a plan against the best single device.
 
-    `single_device_value` is in the unit of the objective: seconds of a step, or bytes
-    of the fullest device for "memory". It is None if the model fits no single device,
-    as are `strategies` if they were not simulated.
+    `single_device_value` is in the unit of the objective, None if the model fits no
+    single device; `strategies` are None if they were not simulated.
     """
 
     plan: "Plan"
@@ -150,9 +148,8 @@ class Verdict:
     @property
     def speed_up(self) -> float | None:
         """Single-device value over the plan's; None if no single device fits."""
-        if self.single_device_value is None or self.plan.value <= 0:
-            return None
-        return self.single_device_value / self.plan.value
+        alone, mine = self.single_device_value, self.plan.value
+        return None if alone is None or mine <= 0 else alone / mine
 
     @property
     def worth_distributing(self) -> bool:

@@ -19,11 +19,7 @@ MOMENTS = "Moments"
 
 
 def batch_shares(batch: int, count: int) -> tuple[int, ...]:
-    """Split a batch as evenly as can be, the larger shares first.
-
-    >>> batch_shares(7, 4), batch_shares(2, 4)
-    ((2, 2, 2, 1), (1, 1, 0, 0))
-    """
+    """Split a batch as evenly as can be, the larger shares first: 2, 2, 2, 1."""
     base, rest = divmod(batch, count)
     return tuple(base + (i < rest) for i in range(count))
 
@@ -224,10 +220,9 @@ def fold(graph: Graph) -> tuple[Call, ...]:
 
 
 def in_pieces(graph: Graph, kept: Collection[str]) -> tuple[Graph, list[str]]:
-    """All calls but the inputs and some parts as few parts, and their names.
+    """All calls but inputs and kept parts as few parts, and the names of these.
 
-    They are one part that is named for the model, unless data go through a part that is
-    kept and come back.
+    They are one, named for the model, unless data leave it for a kept part and return.
     """
     still = {*kept, *(part.name for part in graph.parts if part.kind == "input")}
     order = {call.name: i for i, call in enumerate(graph.calls)}

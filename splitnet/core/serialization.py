@@ -173,8 +173,7 @@ def write_json(values: object, path: str | Path, what: str) -> None:
 def write_bytes(content: bytes, path: str | Path, what: str) -> None:
     """Write a file atomically: a new file beside it takes its place.
 
-    The mode of an existing file is kept, and a link stays a link. A half-written file
-    is never seen, and none is left behind if writing fails or is interrupted.
+    Mode and link are kept; no half of a file is seen, or left behind if this fails.
     """
     with _file(f"write the {what}", path):
         target = Path(os.path.realpath(path))

@@ -62,10 +62,7 @@ _CLASHES.append(("memory_limit", "memory_fraction"))
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option's value, None where TensorFlow's own is left, and where it comes from.
-
-    `source` is the variable, file or call that said it, or why it does not count.
-    """
+    """An option's value, None for TensorFlow's own, and the variable, file or call."""
 
     name: str
     value: Any = None
@@ -122,9 +119,8 @@ def resolve(
                 found[name] = Setting(name, parsed, origin, source)
             continue
         near = difflib.get_close_matches(name, OPTIONS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        known = f"Known: {', '.join(OPTIONS)}"
-        faults.append(f"there is no setting {name!r} ({source}).{hint} {known}")
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(OPTIONS)}"
+        faults.append(f"there is no setting {name!r} ({source}). {hint}")
     faults += _resolve_conflicts(found)
     if faults:
         raise ConfigError(listed("invalid runtime settings.", faults))

@@ -74,9 +74,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Bytes on their way from device to device; times are seconds since the step began.
+    """Bytes on their way, from a part to the first that reads them on the other device.
 
-    `source` is the part that makes the tensor, `target` the first that reads it there.
     `kind` is "activation", "gradient", "weights" or "weights gradient".
     """
 
@@ -134,10 +133,8 @@ class Timeline:
     @cached_property
     def peak_bytes(self) -> Mapping[str, int]:
         """The most memory each device uses at any time of the step."""
-        return {
-            device: max((count for _, count in self.memory.get(device, ())), default=0)
-            for device in self.devices
-        }
+        used = {d: [count for _, count in self.memory.get(d, ())] for d in self.devices}
+        return {device: max(its, default=0) for device, its in used.items()}
 
 
 _Event = Task | Copy
