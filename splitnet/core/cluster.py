@@ -36,7 +36,7 @@ PRESETS = {
     "cpu": ("64 GiB", "400 GFLOP/s", "50 GB/s", "5 us", 2.0),
 }
 
-# Seconds lost per call of a function: 6 to 9 us were measured on a CPU (TensorFlow 2.21).
+# Seconds per call of a function: 6 to 9 us were measured on a CPU (TensorFlow 2.21).
 PART_SECONDS = 10e-6
 
 

@@ -2,7 +2,6 @@
 
 Files may come from anyone. Reading refuses what is not a regular file, is too large,
 repeats a key, is nested too deeply, or holds numbers and texts that no value can have.
-`decode` then checks types; what values mean is checked by the classes themselves.
 """
 
 import json
