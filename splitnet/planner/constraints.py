@@ -174,20 +174,17 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
     """
     inputs = {part.name for part in graph.parts if part.kind == "input"}
     pins = pins.plan if isinstance(pins, DeviceOf) else pins
+    table: dict[str, Any] = dict(pins or {}) if isinstance(pins, Mapping | None) else {}
     if isinstance(pins, Plan):
-        table: dict[str, Any] = dict(pins.device_of)
+        table = dict(pins.device_of)
         if not graph.part.keys() - inputs <= table.keys():
             table = {call.name: table[call.part] for call in pins.graph.calls}
-        table = {name: on for name, on in table.items() if name not in inputs}
     elif callable(pins):
         table = {p.name: pins(p) for p in graph.parts if p.name not in inputs}
         table = {name: on for name, on in table.items() if on is not None}
-    else:  # an input may be pinned to where it is
-        table = {
-            name: on
-            for name, on in (pins or {}).items()
-            if name not in inputs or not str(on).startswith("cpu")
-        }
+    for name in inputs & table.keys():  # an input may be pinned to where it is
+        if isinstance(pins, Plan) or str(table[name]).startswith("cpu"):
+            del table[name]
     keys = dict(zip(table, table)) if callable(pins) else select(graph, table)
     on_of: dict[str, tuple[str, ...]] = {}
     for part, key in keys.items():

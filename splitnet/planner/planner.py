@@ -39,7 +39,8 @@ _REMEDY_SECONDS = 6.0
 """How long each kind of remedy may be looked for."""
 _MOST_CALLS = 10_000
 """Calls of a graph for which a smaller batch is looked for."""
-_MOST_MORE = 64
+_MOST_MORE, _MOST_GROWN = 64, 20 * 32
+"""Devices, and twentieths of the memory, that are added in a remedy."""
 _MOST_NAMED = 8
 
 
@@ -177,19 +178,13 @@ def _solved(
     return replace(calm, bound=best.bound)
 
 
-def largest_true(holds: Callable[[int], bool], most: int) -> int:
-    """The largest number from 1 to `most` for which a falling property holds, or 0.
+def first_true(holds: Callable[[int], bool], most: int) -> int:
+    """The least number from 1 to `most` for which a rising property holds, or one more.
 
-    Doubles, then halves: O(log most) tries.
-
-    >>> largest_true(lambda n: n * n <= 1000, 4096)
-    31
+    >>> first_true(lambda n: n * n > 1000, 4096)
+    32
     """
-    high = 1
-    while high <= most and holds(high):
-        high *= 2
-    ends = high // 2 + 1, min(high, most + 1)
-    return bisect(range(high), False, *ends, key=lambda n: not holds(n)) - 1
+    return 1 + bisect(range(1, most + 1), False, key=holds)
 
 
 def fits_somewhere(evaluator: Evaluator, seconds: float = _TRY_SECONDS) -> bool:
@@ -314,14 +309,15 @@ class _Refusal:
             return dict.fromkeys(chain(*pinned[:n]), kind)
 
         fits = self._in_time()
-        n = _least(lambda n: fits(graph=with_pins(graph, freed(n))), len(pinned))
-        if n:
+        n = first_true(lambda n: fits(graph=with_pins(graph, freed(n))), len(pinned))
+        if n <= len(pinned):
             first, *_ = names = list(freed(n))
             there, those = graph.part[first].on, ", ".join(map(repr, names))
             yield f'on="{kind}" instead of on="{", ".join(there)}" for {those}'
         if self.lacking > 0 and len(graph.calls) <= _MOST_CALLS:
             fits, most = self._in_time(), graph.batch - 1
-            if n := largest_true(lambda n: fits(graph=scaled_graph(graph, n)), most):
+            n = first_true(lambda n: not fits(graph=scaled_graph(graph, n)), most) - 1
+            if n:
                 yield f"batch <= {n}"
         devices = cluster.of_kind("gpu") or cluster.devices
         like = max(devices, key=lambda device: device.memory_bytes)
@@ -336,11 +332,13 @@ class _Refusal:
             return replace(cluster, devices=tuple(made))
 
         fits = self._in_time()
-        if n := _least(lambda n: fits(cluster=enlarged(n)), _MOST_MORE):
+        n = first_true(lambda n: fits(cluster=enlarged(n)), _MOST_MORE)
+        if n <= _MOST_MORE:
             yield f"{len(devices) + n} devices like {like.name}"
         if self.lacking > 0:
             fits = self._in_time()
-            if n := _least(lambda n: fits(cluster=enlarged(0, 20 + n)), 20 * 32):
+            n = first_true(lambda n: fits(cluster=enlarged(0, 20 + n)), _MOST_GROWN)
+            if n <= _MOST_GROWN:
                 yield f"{1 + n / 20:.3g} times the memory everywhere"
 
     def _in_time(self) -> Callable[..., bool]:
@@ -362,9 +360,3 @@ class _Refusal:
 
 def _row(name: str, count: int, text: str) -> str:
     return f"  {name:<8} {format_bytes(count):>9}  {text}".rstrip()
-
-
-def _least(fits: Callable[[int], bool], most: int) -> int:
-    """The least number from 1 to `most` that was found to be enough; 0 if none was."""
-    number = 1 + largest_true(lambda n: not fits(n), most)
-    return number if number <= most else 0

@@ -24,7 +24,7 @@ from splitnet.planner.evaluate import (
     replayed,
     score,
 )
-from splitnet.planner.planner import find_plan, fits_somewhere, largest_true, pinned
+from splitnet.planner.planner import find_plan, first_true, fits_somewhere, pinned
 from splitnet.simulator.memory import lacking_bytes
 from splitnet.simulator.microbatch import execution_of
 from splitnet.simulator.units import scaled_graph
@@ -173,17 +173,17 @@ def largest_batch(
     known = device_of.plan if isinstance(device_of, DeviceOf) else device_of
     how = known.execution if isinstance(known, Plan) else Execution()
 
-    def fits(batch: int) -> bool:
+    def lacks(batch: int) -> bool:
         one = scaled_graph(graph, batch)
         if device_of is None:
             evaluator = Evaluator.of(pinned(one, options), cluster, options)
-            return fits_somewhere(evaluator, _SECONDS_PER_BATCH)
+            return not fits_somewhere(evaluator, _SECONDS_PER_BATCH)
         plan = score(one, cluster, device_of, options)
         pieces = min(how.microbatches, batch)
         plan = executed(plan, replace(how, microbatches=pieces))
-        return not lacking_bytes(cluster, plan.memory)
+        return bool(lacking_bytes(cluster, plan.memory))
 
-    return largest_true(fits, most)
+    return first_true(lacks, most) - 1
 
 
 def relocate(plan: Plan, cluster: Cluster) -> Plan:

@@ -173,11 +173,9 @@ class Trial:
         Of alternatives one that fits will do.
         """
         done: dict[object, bool] = {}  # whether a placement fits at once
-        for kind, alternatives, counts, least in self._table(known):
+        for kind, alternatives, counts in self._table(known):
             limit = (1 + _AS_GOOD) * self._best.get(kind, inf)
-            for evaluator, device_of in (
-                alternatives if counts and least <= limit else ()
-            ):
+            for evaluator, device_of in alternatives if counts else ():
                 if self._is_late():
                     return self.found
                 key = (evaluator.graph.parts, *device_of.values())
@@ -195,38 +193,33 @@ class Trial:
 
     def _table(
         self, known: Iterable[Placed]
-    ) -> Iterator[tuple[str, Iterable[Placed], Sequence[int], float]]:
-        """Kinds, alternative placements, micro-batches, and the least seconds."""
+    ) -> Iterator[tuple[str, Iterable[Placed], Sequence[int]]]:
+        """Kinds, alternative placements, and micro-batches."""
         space, evaluator, workers = self.space, self.space.evaluator, self.space.workers
         cluster, counts, fixed = evaluator.cluster, space.counts, space.options.towers
         once, more = [n for n in counts if n == 1], [n for n in counts if n > 1]
         free = [device.name for device in cluster.free_devices]
         home = [name for name in free if name == cluster.home.name]  # of weights
-        work = sum(min(each) for each in zip(*evaluator.step.unit_seconds))
         alone = (space.placed([d] * len(space.groups)) for d in evaluator.unlike(free))
         everywhere = [("one device", [one]) for one in alone if one is not None]
         everywhere += [("placement", [one]) for one in known]
         if fixed in (None, 1):
-            yield from ((kind, placed, once, 0.0) for kind, placed in everywhere)
+            yield from ((kind, placed, once) for kind, placed in everywhere)
             for count in reversed(device_counts(len(workers))):
-                # The host may have some of the work.
-                cut = stages(space, workers[:count])
-                yield "pipeline", cut, more or once, work / (count + 1)
+                yield "pipeline", stages(space, workers[:count]), more or once
         if fixed != 1 and "towers" not in space.obstacles and space.is_free:
             most = min(len(workers), evaluator.graph.batch)
             for count in reversed([fixed] if fixed else device_counts(most)):
                 for at in dict.fromkeys((*home, workers[0])) if count <= most else ():
                     for whole in (True, False):
                         made = towers_of_a_part(space, workers[:count], at, whole=whole)
-                        yield "towers", made, counts, work / (count + 1)
+                        yield "towers", made, counts
             for size in reversed(device_counts(len(workers) // (fixed or 2))):
                 groups = groups_of(workers, size)[: fixed or most]
                 for place in (*home, None) if len(groups) >= (fixed or 2) else ():
-                    least = work / (len(groups) * size + 1)
-                    made = towers_of_stages(space, groups, place)
-                    yield "towers", made, counts, least
+                    yield "towers", towers_of_stages(space, groups, place), counts
         if fixed in (None, 1):
-            yield from ((kind, placed, more, 0.0) for kind, placed in everywhere)
+            yield from ((kind, placed, more) for kind, placed in everywhere)
 
     def _is_late(self) -> bool:
         late = bool(self._best) and time.monotonic() > self.until
