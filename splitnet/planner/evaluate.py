@@ -357,10 +357,9 @@ def reasons_of(found: Found) -> dict[str, str]:
     graph, cluster = evaluator.graph, evaluator.cluster
     value = evaluator.evaluate(device_of).value
     less, same = value * (1 - 1e-9), value * (1 + 1e-9)
-    free = [group for group in groups if len(group.allowed) > 1]
-    count = sum(len(group.allowed) - 1 for group in free)
+    count = sum(len(group.allowed) - 1 for group in groups)
     plays = count * evaluator.step.count * evaluator.execution.microbatches
-    tried = free if plays <= _MOST_PLAYS else []
+    tried = 0 < plays <= _MOST_PLAYS
     better, least = "", less  # for everything, if it had the memory
     for device, there in evaluator.single_devices(groups) if tried else ():
         alone = evaluator.evaluate(there)
@@ -369,7 +368,7 @@ def reasons_of(found: Found) -> dict[str, str]:
     reasons = {}
     for group in groups:
         reason = "cost" if len(group.allowed) > 1 else "only choice"
-        if group in tried:
+        if tried and reason == "cost":
             here = device_of[group.parts[0]]
             taken = {here, *(device_of[groups[j].parts[0]] for j in group.apart)}
             others = [
