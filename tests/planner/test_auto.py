@@ -293,9 +293,9 @@ def test_strategies_that_do_not_fit_are_compared_as_well() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_auto_is_as_good_as_trying_everything(seed: int) -> None:
     """Two per cent above the best of every count, schedule and placement it knows."""
-    graph = random_dag(seed, 6)
-    plan = auto(graph)
-    one = sn.plan(graph, BOX, time_limit=0.2)
+    graph, fixed = random_dag(seed, 6), {"time_limit": 60.0, "effort": 20_000}
+    plan = auto(graph, **fixed)
+    one = sn.plan(graph, BOX, **fixed)
     tried = [
         executed(one, Execution(count, schedule)).seconds
         for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
