@@ -243,12 +243,6 @@ class Found:
     solution: Solution
 
 
-def options_of(plan: Plan) -> PlanOptions:
-    """The options with which to plan again; the graph carries the pins."""
-    names = "objective", "contiguity", "costs", "optimizer", "training"
-    return PlanOptions(**{name: getattr(plan, name) for name in names})
-
-
 def evaluator_of(plan: Plan) -> Evaluator:
     """The evaluator with which a plan was made."""
     return Evaluator(**{name: getattr(plan, name) for name in _SAME})

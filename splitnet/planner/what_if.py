@@ -16,14 +16,7 @@ from splitnet.core.plan import DeviceOf, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Timeline
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import fallbacks_of, with_pins
-from splitnet.planner.evaluate import (
-    Evaluator,
-    evaluator_of,
-    executed,
-    options_of,
-    replayed,
-    score,
-)
+from splitnet.planner.evaluate import Evaluator, evaluator_of, executed, replayed, score
 from splitnet.planner.planner import find_plan, first_true, fits_somewhere, pinned
 from splitnet.simulator.memory import lacking_bytes
 from splitnet.simulator.microbatch import execution_of
@@ -131,6 +124,8 @@ def sensitivity(
     draw, evaluator = random.Random(seed), evaluator_of(plan)
     names = [device.name for device in plan.cluster]
     links = [(source, target) for source in names for target in names]
+    options = "objective", "contiguity", "optimizer", "training"
+    kept = {name: getattr(plan, name) for name in options}
     moved_in: Counter[str] = Counter()
     changed, regret = 0, 0.0
     for _ in range(draws):
@@ -139,10 +134,10 @@ def sensitivity(
             for one in (*(call.name for call in plan.graph.calls), *links)
         }
         costs = _Perturbed(plan.costs, factor)
-        how = {"costs": costs, "seed": seed, "time_limit": _SECONDS_PER_DRAW}
-        again = find_plan(plan.graph, plan.cluster, options_of(plan), **how)
-        kept = replace(evaluator, costs=costs).evaluate(plan.device_of)
-        loss = 1 - again.value / kept.value if kept.value > 0 else 0.0
+        how = kept | {"costs": costs, "seed": seed, "time_limit": _SECONDS_PER_DRAW}
+        again = find_plan(plan.graph, plan.cluster, **how)
+        here = replace(evaluator, costs=costs).evaluate(plan.device_of).value
+        loss = 1 - again.value / here if here > 0 else 0.0
         elsewhere = _elsewhere(plan, again, evaluator) if loss > 1e-3 else []
         if elsewhere:
             changed, regret = changed + 1, max(regret, loss)
