@@ -84,12 +84,9 @@ def test_demo_learns_to_compare_held_out_digits(folder: Path) -> None:
     assert "gpu:1" in (folder / "shown" / "placement.svg").read_text()
     png = (folder / "shown" / "placement.png").read_bytes()
     assert png.startswith(b"\x89PNG")
-    plan = sn.load_plan(folder / "shown" / "plan.json")
-    assert [plan.device_of[name] for name in ("left", "right", "distance")] == [
-        "gpu:0",
-        "gpu:1",
-        "cpu:0",
-    ]
+    where = sn.load_plan(folder / "shown" / "plan.json").device_of
+    homes = {"left": "gpu:0", "right": "gpu:1", "distance": "cpu:0"}
+    assert homes.items() <= where.items()
 
 
 def test_demo_pairs_share_no_image() -> None:
@@ -127,45 +124,49 @@ def answer(
     return run
 
 
-def test_plan_of_a_module_takes_pins(answer: Any) -> None:
-    """package.module:name, with a pin on a Keras model's layer."""
-    words = ("plan", "program:model", "--cluster", "2*gpu,cpu", "--json")
-    code, out, _ = answer(*words, "--pin", "told=gpu:1")
-
-    assert code == 0
-    assert "gpu:1" in json.loads(out)["device_of"].values()
-
-
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("words", "said"),
     [
-        ("program.py:absent", "has no attribute 'absent'"),
-        ("program.py:nothing", "neither a Net, a Keras model nor a Graph"),
-        ("program.py:broken", "raised ZeroDivisionError: division by zero"),
-        ("none.py:net", "there is no file 'none.py'"),
-        ("no.such.module:net", "there is no module 'no.such.module'"),
-        ("none.keras", "there is no file 'none.keras'"),
-        ("program.py", "cannot tell what 'program.py' is"),
+        ("plan program.py:absent", "has no attribute 'absent'"),
+        ("plan program.py:nothing", "neither a Net, a Keras model nor a Graph"),
+        ("plan program.py:broken", "raised ZeroDivisionError: division by zero"),
+        ("plan no.such.module:net", "there is no module 'no.such.module'"),
+        ("plan none.keras", "there is no file 'none.keras'"),
+        ("plan program.py", "cannot tell what 'program.py' is"),
+        ("run none.py", "there is no script 'none.py'"),
+        ("run --memory-fraction 3 program.py", "memory_fraction must be float"),
+        ("config --check", "visible=(97,) (SPLITNET_VISIBLE): there is no GPU 97"),
     ],
 )
-def test_targets_that_are_none_are_said(answer: Any, target: str, said: str) -> None:
-    """Exit code 2 and the reason."""
-    code, _, err = answer("plan", target, "--cluster", "gpu,cpu")
+def test_what_cannot_be_is_said(
+    answer: Any, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    """Exit code 2 and the reason; `config --check` finds what the machine can tell."""
+    if words.startswith("plan"):
+        words += " --cluster gpu,cpu"
+    elif words.startswith("run"):
+        monkeypatch.setenv("SPLITNET_MEMORY_FRACTION", "1")  # restored afterwards
+    else:
+        monkeypatch.setenv("SPLITNET_VISIBLE", "97")
+    code, _, err = answer(*words.split())
 
     assert code == 2
     assert said in err
 
 
-def test_audit_keeps_a_saved_plan(answer: Any) -> None:
-    """The model keeps the plan; a sparse loss gets class numbers as targets."""
-    words = ("plan", "program.py:model", "--stand-ins", "2", "-o", "model.json")
-    assert answer(*words)[0] == 0
+def test_a_plan_takes_pins_and_an_audit_keeps_it(answer: Any) -> None:
+    """package.module:name, with a pin on a layer of a Keras model, which keeps it.
 
-    code, out, _ = answer("audit", "program.py:model", "--plan", "model.json")
+    A sparse loss gets class numbers as targets.
+    """
+    words = ("plan", "program:model", "--stand-ins", "2", "--pin", "told=gpu:1")
+    assert answer(*words, "-o", "model.json")[0] == 0
+    assert "gpu:1" in sn.load_plan("model.json").device_of.values()
+
+    words = ("--plan", "model.json", "--loss", "sparse_categorical_crossentropy")
+    code, out, _ = answer("audit", "program.py:model", *words)
     assert code == 0
     assert "all as planned" in out
-    words = ("--stand-ins", "2", "--loss", "sparse_categorical_crossentropy")
-    assert answer("audit", "program.py:model", *words)[0] == 0
 
 
 def test_bench_times_the_plan_against_one_device(answer: Any) -> None:
@@ -176,14 +177,12 @@ def test_bench_times_the_plan_against_one_device(answer: Any) -> None:
     for part in ("one device ", "as planned ", "predicted ", "times as", "stand-ins"):
         assert part in out
 
-    found = json.loads(answer(*words, "--json")[1])
-    low, high = found["middle_half"]
-    assert 0 < low <= found["times_faster"] <= high
-    assert min(found["one_device_seconds"], found["plan_seconds"]) > 0
-
 
 def test_devices_lists_stand_ins(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with what it stands on, and its figures for a program; or all of a GPU's."""
+    """Each with what it stands on, and its figures for a program; or all of a GPU's.
+
+    Settings can be held against the machine.
+    """
     code, out, err = answer("devices", "--stand-ins", "2")
     assert (code, err) == (0, "")
     assert "stand-in: /device:CPU:2" in out
@@ -195,40 +194,11 @@ def test_devices_lists_stand_ins(answer: Any, monkeypatch: pytest.MonkeyPatch) -
     gpu = rows["cpu:0"] | {"model": "A100", "capability": "8.0", "free_bytes": 60 * GIB}
     gpu |= {"memory_bytes": 80 * GIB, "busy": 0.25, "used_by": [(4711, 20 * GIB)]}
     monkeypatch.setattr(commands, "_device_rows", lambda _: [gpu | {"links": [1]}])
+    monkeypatch.setenv("SPLITNET_VISIBLE", "none")
+    code, shown, _ = answer("config", "--check")
+    assert code == 0
+    assert "SPLITNET_VISIBLE" in shown
     out = answer("devices")[1]
     for figure in ("A100 (cc 8.0)", "60.0 GiB", "80.0 GiB", "25%", "4711 (20.0 GiB)"):
         assert figure in out
     assert "gpu:1" in out
-
-
-def test_run_names_what_cannot_be(
-    answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No such script, and impossible values, are words and exit code 2."""
-    script = tmp_path / "job.py"
-    script.write_text("raise SystemExit(3)")
-    monkeypatch.setenv("SPLITNET_MEMORY_FRACTION", "1")  # restored afterwards
-
-    for words, said in (
-        (("none.py",), "there is no script 'none.py'"),
-        (("--memory-fraction", "3", str(script)), "memory_fraction must be float"),
-    ):
-        code, _, err = answer("run", *words)
-        assert code == 2
-        assert said in err
-
-
-def test_config_can_be_held_against_this_machine(
-    answer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """--check finds what only the machine can tell; without it the table is shown."""
-    monkeypatch.setenv("SPLITNET_VISIBLE", "97")
-
-    assert answer("config")[0] == 0
-    code, _, err = answer("config", "--check")
-    assert code == 2
-    assert "visible=(97,) (SPLITNET_VISIBLE): there is no GPU 97" in err
-    monkeypatch.setenv("SPLITNET_VISIBLE", "none")
-    code, out, _ = answer("config", "--check")
-    assert code == 0
-    assert "SPLITNET_VISIBLE" in out
