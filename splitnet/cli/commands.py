@@ -69,8 +69,8 @@ def plan(
             warm_up_search()
         if not target:
             return
-    source, cluster, held = opened(target, options)
-    made, figures = planned(source, cluster, _search_of(held, options))
+    source, cluster, held, search = opened(target, options)
+    made, figures = planned(source, cluster, search)
     if out:
         made.save(out)
     text = [sn.table(made)]
@@ -89,12 +89,6 @@ def plan(
     if out:
         text.append(f"saved to {out}")
     answer(figures, "\n\n".join(text), for_program=json_)
-
-
-def _search_of(held: Any, options: Table) -> dict[str, Any]:
-    """The options of a search; workloads are benchmarks of throughput."""
-    usual = {"objective": "throughput"} if isinstance(held, tuple) else {}
-    return usual | search_options(options)
 
 
 def planned(
@@ -134,9 +128,9 @@ def estimate(
 
     Exit code 1 if nothing fits.
     """
-    source, cluster, _ = opened(target, options)
+    source, cluster, _, search = opened(target, options)
     with progress("comparing strategies"):
-        found = sn.compare_strategies(source, cluster, **search_options(options))
+        found = sn.compare_strategies(source, cluster, **search)
     answer([asdict(one) for one in found.all], str(found), for_program=json_)
     return 0 if found.best.fits else 1
 
@@ -161,9 +155,9 @@ def score(
         given = given["device_of"]
     elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):
         given = device_of_split(given)
-    source, cluster, held = opened(target, options)
+    source, cluster, _, search = opened(target, options)
     began = time.perf_counter()
-    scored = sn.score(source, cluster, given, **_search_of(held, options))
+    scored = sn.score(source, cluster, given, **search)
     broken = violations(scored)
     figures = _figures(scored, began) | {"violations": broken}
     text = "\n".join([sn.table(scored), *(f"broken: {line}" for line in broken)])
@@ -222,38 +216,30 @@ def report(
 
 def devices(stand_ins: StandIns = 0, json_: Json = False) -> None:
     """List the devices of this machine: memory, use, links."""
-    rows = _device_rows(stand_ins)
-    lines = []
-    for row in rows:
-        model = row["model"] or "stand-in: " * row["stand_in"] + row["target"]
-        card = f" (cc {row['capability']})" if row["capability"] else ""
-        users = (f"{pid} ({format_bytes(used)})" for pid, used in row["used_by"])
-        cells = {
-            "device": row["name"],
-            "model": model + card,
-            "free": format_bytes(row["free_bytes"]),
-            "total": row["memory_bytes"] and format_bytes(row["memory_bytes"]),
-            "utilization": "" if row["busy"] is None else f"{row['busy']:.0%}",
-            "speed": f"{format_count(row['flops_per_second'])}FLOP/s",
-            "used by": ", ".join(users),
-            "links": ", ".join(f"gpu:{other}" for other in row["links"]),
-        }
-        lines.append({head: cell or "-" for head, cell in cells.items()})
-    answer(rows, rows_text(lines), for_program=json_)
-
-
-def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
     cluster = local_devices(stand_ins)
     from splitnet.tf.runtime.devices import Details, details_of
 
     details = details_of(cluster)
     names = ("name", "kind", "target", "stand_in", "flops_per_second")
-    return [
-        asdict(details.get(device.name, Details()))
-        | {name: getattr(device, name) for name in names}
-        | {"free_bytes": device.memory_bytes}
-        for device in cluster
-    ]
+    rows, lines = [], []
+    for one in cluster:
+        own = details.get(one.name, Details())
+        figures = {name: getattr(one, name) for name in names}
+        rows.append(asdict(own) | figures | {"free_bytes": one.memory_bytes})
+        model = own.model or "stand-in: " * one.stand_in + one.target
+        users = (f"{pid} ({format_bytes(used)})" for pid, used in own.used_by)
+        cells = {
+            "device": one.name,
+            "model": model + (f" (cc {own.capability})" if own.capability else ""),
+            "free": format_bytes(one.memory_bytes),
+            "total": own.memory_bytes and format_bytes(own.memory_bytes),
+            "utilization": "" if own.busy is None else f"{own.busy:.0%}",
+            "speed": f"{format_count(one.flops_per_second)}FLOP/s",
+            "used by": ", ".join(users),
+            "links": ", ".join(f"gpu:{other}" for other in own.links),
+        }
+        lines.append({head: cell or "-" for head, cell in cells.items()})
+    answer(rows, rows_text(lines), for_program=json_)
 
 
 def config(

@@ -160,19 +160,20 @@ def _machine_of(options: Table) -> Cluster | None:
     return local_devices(stand_ins) if stand_ins else file and Cluster.load(file)
 
 
-def opened(target: str, options: Table) -> tuple[Any, Cluster, Any]:
-    """What to plan and for which machine, and what a JSON file held.
+def opened(target: str, options: Table) -> tuple[Any, Cluster, Any, dict[str, Any]]:
+    """What to plan, for which machine, what a JSON file held, and how to search.
 
-    That is a `Plan`, or the graph and the cluster of a workload; None for a model. A
+    It held a `Plan`, or the graph and the cluster of a workload; None is for a model. A
     model that a function builds needs no memory for weights, unless pins follow its
     variables.
     """
+    search = search_options(options)
     if not target.endswith(".json"):
         check_target(target)
         # The machine first: stand-ins must be made before a program builds layers.
         cluster = _machine_of(options) or local_devices()
-        empty = options.get("pin") != ["as_built"]
-        return load_source(target, empty=empty), cluster, None
+        empty = search.get("pins") != "as_built"
+        return load_source(target, empty=empty), cluster, None, search
     held = load_json(target, "file", lambda values: _held(values, target))
     if options["batch"] is not None:
         raise DeclarationError(
@@ -181,10 +182,10 @@ def opened(target: str, options: Table) -> tuple[Any, Cluster, Any]:
         )
     machine = _machine_of(options)
     if isinstance(held, sn.Plan):
-        return held.graph, machine or held.cluster, held
+        return held.graph, machine or held.cluster, held, search
     if machine is not None:
         raise DeviceError("a workload file includes its machine; leave --cluster out.")
-    return *held, held
+    return *held, held, {"objective": "throughput"} | search  # as the benchmark
 
 
 def _held(values: Any, target: str) -> Any:

@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -27,29 +27,19 @@ from splitnet.view.style import clean, counted, percent, shape_text, shortened
 
 NARROW, WIDE, PAGE = 0, 1, 2
 _ASPECTS = ("forward", "backward", "variables", "slots", "updates")
-_MEMORY = {
-    "weights": "weights",
-    "gradients": "grads",
-    "slots": "slots",
-    "activations": "activ.",
-    "receive_buffers": "receive",
-    "workspace": "workspace",
-}
+_KINDS = ("weights", "grads", "slots", "activ.", "receive", "workspace")
 _WIDTH, _LEAST_WIDTH, _WIDE_FROM = 80, 56, 110  # columns; the first if no terminal
 _MOST_TRANSFERS = 5
 _MOST_LINKS = 12
-
-
-Cells = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Rows by their heads, a last row, lines below; `left` columns are flush left."""
 
-    rows: Sequence[Cells] = ()
+    rows: Sequence[Mapping[str, str]] = ()
     left: int = 1
-    total: Cells = field(default_factory=dict)
+    total: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @property
@@ -153,26 +143,27 @@ def _seconds(seconds: float) -> str:
 
 def _devices_grid(plan: Plan, detail: int) -> Grid:
     counts = Counter(plan.device_of.values())
-    rows, notes = [], dict.fromkeys(_stand_in_note(plan.cluster))
+    rows, notes = [], _stand_in_note(plan.cluster)
     for one in plan.cluster:
-        memory, kinds = plan.memory[one.name], _MEMORY if detail else {}
+        memory = plan.memory[one.name]
+        kinds = zip(_KINDS, astuple(memory)) if detail else ()
         over = memory.total > one.memory_bytes
-        notes |= {"! exceeds the limit": None} if over else {}
+        notes += ["! exceeds the limit"] * over
         rows.append(
             {"device": one.name + "*" * one.stand_in, "parts": str(counts[one.name])}
-            | {word: _bytes(getattr(memory, kind)) for kind, word in kinds.items()}
+            | {word: _bytes(count) for word, count in kinds}
             | {
                 "memory peak": _bytes(memory.total) + "!" * over,
                 "limit": format_bytes(one.memory_bytes),
                 "utilization": percent(plan.timeline.utilization[one.name]),
             }
         )
-    return Grid(rows, notes=list(notes))
+    return Grid(rows, notes=list(dict.fromkeys(notes)))
 
 
 def _stand_in_note(cluster: Cluster) -> list[str]:
-    its = any(device.stand_in for device in cluster)
-    return ["* stand-in: shows placement, not speed or memory"] if its else []
+    note = "* stand-in: shows placement, not speed or memory"
+    return [note] if any(device.stand_in for device in cluster) else []
 
 
 def _parts_grid(plan: Plan, detail: int) -> Grid:
@@ -206,20 +197,20 @@ def _transfers_grid(plan: Plan, detail: int) -> Grid:
     """The largest transfers by pair of devices and kind."""
     if not plan.transfers:
         return Grid(notes=["No transfers between devices."])
+
+    def cells(count: int, size: int, seconds: float) -> dict[str, str]:
+        spent = {"bytes": format_bytes(size), "time": format_seconds(seconds)}
+        return {"count": str(count)} | spent
+
     sums = facts.transfer_sums(plan, "source_device", "target_device", "kind")
     rows = [
-        {"transfer": f"{source} -> {target}", "kind": kind} | _transferred(*figures)
+        {"transfer": f"{source} -> {target}", "kind": kind} | cells(*figures)
         for (source, target, kind), figures in sums.items()
     ]
     more = 0 if detail == PAGE else max(len(rows) - _MOST_TRANSFERS, 0)
     words = {"transfer": "all in a step" + (f" ({more} more)" if more else "")}
-    total = words | _transferred(*map(sum, zip(*sums.values())))
+    total = words | cells(*map(sum, zip(*sums.values())))
     return Grid(rows[: len(rows) - more], 2, total)
-
-
-def _transferred(count: int, size: int, seconds: float) -> dict[str, str]:
-    figures = format_bytes(size), format_seconds(seconds)
-    return {"count": str(count), "bytes": figures[0], "time": figures[1]}
 
 
 def _cluster_grids(cluster: Cluster) -> dict[str, Grid]:
@@ -242,12 +233,10 @@ def _cluster_grids(cluster: Cluster) -> dict[str, Grid]:
         }
         for link in cluster.links
     ]
+    more = counted(len(links) - _MOST_LINKS, "more link")
+    notes = [f"and {more}"] if links[_MOST_LINKS:] else []
     grids = {"devices": Grid(devices, 2, notes=_stand_in_note(cluster))}
-    if links:
-        more = len(links) - _MOST_LINKS
-        notes = [f"and {counted(more, 'more link')}"] if more > 0 else []
-        grids["links"] = Grid(links[:_MOST_LINKS], notes=notes)
-    return grids
+    return grids | ({"links": Grid(links[:_MOST_LINKS], notes=notes)} if links else {})
 
 
 def audit_grids(audit: Audit) -> dict[str, Grid]:

@@ -28,7 +28,7 @@ from tests.cli.given import child, python
         (["plan", "{workload}", "--cluster", "cpu"], "includes its machine"),
         (["draw", "{workload}"], "it is not a plan of version 1"),
         (["draw", "{plan}", "-o", "placement.jpg"], "jpg"),
-        (["score", "{plan}", "{other}", "--cluster", "cpu"], "names cannot be placed"),
+        (["score", "{plan}", "{other}", "--cluster", "cpu"], "'some'"),
         (["audit", "{plan}"], "has none"),
         (["run", "none.py"], "there is no script 'none.py'"),
         (["audit", "none.py:x", "--plan", "{plan}"], "there is no file 'none.py'"),

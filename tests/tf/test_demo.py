@@ -19,6 +19,7 @@ import pytest
 import splitnet as sn
 from splitnet.cli import commands, main
 from splitnet.demo import DemoResult, pairs_of_digits
+from splitnet.tf.runtime import devices
 
 GIB = 2**30
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,13 +192,15 @@ def test_devices_lists_stand_ins(answer: Any, monkeypatch: pytest.MonkeyPatch) -
     assert rows["cpu:0"]["free_bytes"] > 0
     assert rows["cpu:0"]["stand_in"] is False
 
-    gpu = rows["cpu:0"] | {"model": "A100", "capability": "8.0", "free_bytes": 60 * GIB}
-    gpu |= {"memory_bytes": 80 * GIB, "busy": 0.25, "used_by": [(4711, 20 * GIB)]}
-    monkeypatch.setattr(commands, "_device_rows", lambda _: [gpu | {"links": [1]}])
     monkeypatch.setenv("SPLITNET_VISIBLE", "none")
     code, shown, _ = answer("config", "--check")
     assert code == 0
     assert "SPLITNET_VISIBLE" in shown
+    card = {"model": "A100", "capability": "8.0", "memory_bytes": 80 * GIB}
+    gpu = devices.Details(**card, busy=0.25, used_by=((4711, 20 * GIB),), links=(1,))
+    here = sn.Cluster.of("gpu:0", memory="60 GiB")
+    monkeypatch.setattr(commands, "local_devices", lambda _: here)
+    monkeypatch.setattr(devices, "details_of", lambda _: {"gpu:0": gpu})
     out = answer("devices")[1]
     for figure in ("A100 (cc 8.0)", "60.0 GiB", "80.0 GiB", "25%", "4711 (20.0 GiB)"):
         assert figure in out
