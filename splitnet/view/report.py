@@ -15,7 +15,6 @@ import msgspec
 from splitnet import __version__
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline, critical_path, waits
@@ -161,14 +160,12 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
         block.members for block in diagram.fold(order, place, look, most=_MOST_OPEN)
     }
     lanes = facts.grouped(order, place.__getitem__)
-    layers = _layer_links(graph)
-    links = []
-    for link in diagram.links_of(plan, {name: name for name in order}):
-        ends = link.source, link.target
-        back = [(b, a, size) for a, b, size in layers.get(ends[::-1], ())]
-        between = [] if link.weights else [*layers.get(ends, ()), *back]
-        copied = link.bytes, link.sent_bytes, link.returned_bytes
-        links.append((*map(number.get, ends), *copied, link.weights, between))
+    at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
+
+    def layer(call: str) -> tuple[int, int]:
+        return number[graph.call[call].part], at[call]
+
+    sizes = diagram.tensor_sizes(graph).items()
     found = {
         "objective": plan.objective,
         "value": plan.value,
@@ -188,13 +185,14 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             msgspec.to_builtins(known[name])
             | {"id": name, "name": clean(name)}
             | {"reason": reason_text(plan, plan[name])}
-            | _layers(plan, name, layers.get((name, name), []))
+            | _layers(plan, name)
             for name in order
         ],
         "blocks": [
             _tree(diagram.block_of(its, look), number, shown) for its in lanes.values()
         ],
-        "links": links,
+        "links": diagram.links_of(plan, {name: name for name in order}),
+        "tensors": [(*layer(a), *layer(b), size) for (a, b), size in sizes],
         "moves": {number[part]: its for part, its in heaviest_moves(plan).items()},
         "planned": _step(plan.timeline),
         "measured": measured and _step(measured),
@@ -205,22 +203,8 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     return text.replace("<", "\\u003c")
 
 
-_LayerLinks = list[tuple[int, int, int]]
-"""Tensors from layer to layer, by their numbers in their parts, with their bytes."""
-
-
-def _layer_links(graph: Graph) -> Mapping[tuple[str, str], _LayerLinks]:
-    """The tensors from the layers of one part to those of another, or of the same."""
-    at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
-    found: dict[tuple[str, str], _LayerLinks] = {}
-    for (a, b), size in diagram.tensor_sizes(graph).items():
-        ends = graph.call[a].part, graph.call[b].part
-        found.setdefault(ends, []).append((at[a], at[b], size))
-    return found
-
-
-def _layers(plan: Plan, part: str, links: _LayerLinks) -> dict[str, Any]:
-    """The layers of a part; several are a tree, with the tensors in it."""
+def _layers(plan: Plan, part: str) -> dict[str, Any]:
+    """The layers of a part; several are a tree."""
     calls, device = plan.graph.calls_of[part], plan.cluster[plan.device_of[part]]
     layers = [
         {
@@ -236,16 +220,16 @@ def _layers(plan: Plan, part: str, links: _LayerLinks) -> dict[str, Any]:
         }
         for call in calls
     ]
-    if len(calls) < 2:
-        return {"layers": layers}
     number = {call.name: at for at, call in enumerate(calls)}
     look = {call.name: (call.kind, call.output_shapes) for call in calls}
-    tree = _tree(diagram.block_of(list(number), look), number, ())
-    return {"layers": layers, "tree": tree, "layer_links": links}
+    tree = _tree(diagram.block_of(list(number), look), number) if calls[1:] else None
+    return {"layers": layers, "tree": tree}
 
 
 def _tree(
-    block: diagram.Block, number: Mapping[str, int], closed: Collection[Sequence[str]]
+    block: diagram.Block,
+    number: Mapping[str, int],
+    closed: Collection[Sequence[str]] = (),
 ) -> Any:
     """A block with its children; a leaf is the number of its member."""
     if not block.children:

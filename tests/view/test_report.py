@@ -140,11 +140,10 @@ def test_explorer_json_has_a_tree_of_the_layers_of_each_part() -> None:
 
     assert (body["tree"]["times"], len(body["tree"]["inside"])) == (5, 5)
     assert body["tree"]["inside"][4]["inside"] == [8, 9]
-    assert [wire[:2] for wire in body["layer_links"]] == [[n, n + 1] for n in range(9)]
-    assert not {"tree"} & (x.keys() | head.keys())
-    into, out = (link[6] for link in data["links"])
-    assert into == [[0, 0, 4 * 8 * 64]]
-    assert out == [[9, 0, 4 * 8 * 64]]
+    assert (x["tree"], head["tree"]) == (None, None)
+    size, ends = 4 * 8 * 64, [[1, n, 1, n + 1] for n in range(9)]
+    ends = [[0, 0, 1, 0], *ends, [1, 9, 2, 0]]
+    assert data["tensors"] == [[*one, size] for one in ends]
     layer = body["layers"][8]
     assert (layer["name"], layer["kind"]) == ("body/conv2d_8", "Conv2D")
     assert layer["shapes"] == [[8, 64]]

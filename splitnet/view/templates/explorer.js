@@ -1,9 +1,10 @@
 "use strict";
 // The placement explorer: lanes of boxes that open, their links, and a panel.
 const data = JSON.parse(document.getElementById("data").textContent);
-const { parts, devices, links } = data;
+const { parts, devices } = data;
 // Of devices and parts by name.
 const place = new Map(devices.map((one, n) => [one.name, n])), number = new Map(parts.map((one, n) => [one.id, n]));
+const links = data.links.map((one) => [number.get(one.source), number.get(one.target), one.bytes, one.sent_bytes, one.returned_bytes, one.weights]);
 const page = { listeners: [], lit: null };  // the views that follow the pointer
 const scaled = (count, step, units) => {
   let at = 0;
@@ -69,6 +70,7 @@ const light = (its) => {
     const word = (name) => name.slice(0, at) + name.slice(at).split(/(?=[/._])/)[0];
     return `${short(word(first), 10)} … ${short(word(last).slice(folder), 9)}${one.times > 1 ? ` ×${one.times}` : ""}`;
   };
+  const between = d3.group(data.tensors, (one) => one[0], (one) => one[2]);
   let shown = [], lines = [], whole = [0, 0], lanes = [], boxOf = [], frames = [];
 
   /** Boxes in columns by their depth, each column as wide as its widest; the column's left ends. */
@@ -112,12 +114,14 @@ const light = (its) => {
       line.size += size; line.sent += sent; line.returned += returned; line.both = line.both || turned;
       joined.set(key, line);
     };
-    for (const [source, target, size, sent, returned, weights, between] of links) {
-      const all = sum(between.map((one) => one[2]));
+    const tensors = (from, to) => between.get(from)?.get(to) || [];
+    for (const [source, target, size, sent, returned, weights] of links) {
+      const back = tensors(target, source).map(([b, n, a, m, part]) => [a, m, b, n, part]), both = weights ? [] : [...tensors(source, target), ...back];
+      const all = sum(both.map((one) => one[4]));
       if (!frames.length || !all) join(end(source, 0), end(target, 0), size, sent, returned, weights);
-      else for (const [from, to, part] of between) join(end(source, from), end(target, to), part, sent * part / all, returned * part / all, weights);
+      else for (const [, from, , to, part] of both) join(end(source, from), end(target, to), part, sent * part / all, returned * part / all, weights);
     }
-    for (const top of frames) for (const [from, to, size] of parts[first(top)].layer_links) join(top.boxOf[from], top.boxOf[to], size, 0, 0, 0);
+    for (const top of frames) for (const [, from, , to, size] of tensors(first(top), first(top))) join(top.boxOf[from], top.boxOf[to], size, 0, 0, 0);
     lines = [...joined.values()];
     for (const top of frames) {
       top.wide = columns(top.layerBoxes, lines.filter((line) => line.source.frame === top && line.target.frame === top), (line) => [line.source, line.target]) + 2 * STACK;
