@@ -48,10 +48,7 @@ launch --engine kubernetes --image IMAGE --nodes 2 -- python train.py
 cluster up --workers 2 -- python train.py
 cluster health cluster.toml
 """
-"""Of each command, in the order in which one meets them."""
-
-# They hand the options after their arguments to a program.
-_PASSES = ("run", "launch", "cluster up")
+_PASSES = ("run", "launch", "cluster up")  # options after their arguments, to a program
 
 
 def _group(*functions: Callable[..., Any], prefix: str = "", **options: Any) -> Typer:

@@ -57,12 +57,14 @@ MACHINE: Table = {
 _AUTO = "With --strategy auto:"
 SEARCH: Table = {
     "batch": Annotated[Positive, "Batch size: samples per step (32)."],
-    "objective": Annotated[Literal[OBJECTIVES], "What the plan is best at."],
+    "objective": Annotated[
+        Literal[OBJECTIVES], "Shortest step, fastest pipeline, or lowest memory peak."
+    ],
     "optimizer": Annotated[str, "Keras optimizer, for the memory of its slots."],
     "costs": Annotated[str, "File of costs from `splitnet measure`."],
     "pin": Annotated[list[str], "PATTERN=DEVICE; repeatable. Or as_built."],
     "missing": Annotated[Literal[MISSING], "If a requested device is not there."],
-    "contiguity": Annotated[Literal[CONTIGUITIES], "Of a device's calls: workloads."],
+    "contiguity": Annotated[Literal[CONTIGUITIES], "Which calls may share a device."],
     "strategy": Annotated[Literal["auto"], "Choose towers, pipelines, ... as well."],
     "microbatches": Annotated[Positive, f"{_AUTO} so many pieces."],
     "recompute": Annotated[bool, f"{_AUTO} recompute activations, or not."],
@@ -83,19 +85,16 @@ SCORE: Table = {
 def spelled_out(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Give a command the signature that typer reads, from its annotations."""
     hints = get_type_hints(command, include_extras=True)
-    found: dict[str, tuple[Any, Any]] = {}
+    found = []
     for name, one in signature(command).parameters.items():
+        table, usual = {name: hints[name]}, one.default
         if one.kind is Parameter.VAR_KEYWORD:
-            table = hints[name].__metadata__[0]
-            found |= {name: (hint, None) for name, hint in table.items()}
-        else:
-            found[name] = hints[name], one.default
-    annotations = {n: _for_typer(n, hint, usual) for n, (hint, usual) in found.items()}
-    command.__annotations__ = annotations
-    command.__signature__ = Signature(  # type: ignore[attr-defined]  # read by typer
-        Parameter(n, Parameter.KEYWORD_ONLY, default=usual, annotation=annotations[n])
-        for n, (_, usual) in found.items()
-    )
+            table, usual = hints[name].__metadata__[0], None
+        for option, hint in table.items():
+            how = {"default": usual, "annotation": _for_typer(option, hint, usual)}
+            found.append(Parameter(option, Parameter.KEYWORD_ONLY, **how))
+    command.__signature__ = Signature(found)  # type: ignore[attr-defined]  # typer's
+    command.__annotations__ = {one.name: one.annotation for one in found}
     return command
 
 
@@ -163,16 +162,14 @@ def _machine_of(options: Table) -> Cluster | None:
 def opened(target: str, options: Table) -> tuple[Any, Cluster, Any, dict[str, Any]]:
     """What to plan, for which machine, what a JSON file held, and how to search.
 
-    It held a `Plan`, or the graph and the cluster of a workload; None is for a model. A
-    model that a function builds needs no memory for weights, unless pins follow its
-    variables.
+    It held a `Plan`, or the graph and the cluster of a workload; None is for a model.
     """
     search = search_options(options)
     if not target.endswith(".json"):
         check_target(target)
         # The machine first: stand-ins must be made before a program builds layers.
         cluster = _machine_of(options) or local_devices()
-        empty = search.get("pins") != "as_built"
+        empty = search.get("pins") != "as_built"  # which follows the variables
         return load_source(target, empty=empty), cluster, None, search
     held = load_json(target, "file", lambda values: _held(values, target))
     if options["batch"] is not None:

@@ -91,10 +91,8 @@ def run_with_workers(
 ) -> int:
     """Run a program with private workers here; start both again when one fails.
 
-    A worker that has ended or does not answer is started again, or left out of the
-    cluster if it does not start. The program is started again from its beginning, and
-    goes on from its own backup. SIGTERM ends both, and nothing is started again.
-    `options` are those of `sn.local_workers`.
+    A worker that has ended or does not answer is started again, or left out if it does
+    not start. SIGTERM ends both. `options` are those of `sn.local_workers`.
     """
     from splitnet.tf.workers.connect import probe, workers_of
     from splitnet.tf.workers.resolve import JOB_VARIABLES
@@ -143,9 +141,8 @@ def run_program(
 
     before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        running.append(
-            subprocess.Popen(program, env=environ, preexec_fn=end_with_parent)
-        )
+        how = {"env": environ, "preexec_fn": end_with_parent}
+        running.append(subprocess.Popen(program, **how))
         code = running[0].wait()
     except OSError as error:
         raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
@@ -156,7 +153,7 @@ def run_program(
 
 
 def _in_foreground() -> bool:
-    """Whether the terminal sends Ctrl-C to this process, and so to its children."""
+    """Whether the terminal itself sends Ctrl-C to the children of this process."""
     try:
         with open("/dev/tty", "rb") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
