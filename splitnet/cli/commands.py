@@ -13,13 +13,7 @@ from msgspec import Meta
 from typer import Argument, Option
 
 import splitnet as sn
-from splitnet.cli.console import (
-    answer,
-    import_tensorflow,
-    local_devices,
-    progress,
-    rows_text,
-)
+from splitnet.cli.console import answer, import_tensorflow, local_devices, progress
 from splitnet.cli.options import (
     ESTIMATE,
     MACHINE,
@@ -38,14 +32,7 @@ from splitnet.cli.options import (
 )
 from splitnet.cli.worker_commands import run_with_workers
 from splitnet.core.checks import Count, Positive
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import (
-    ConfigError,
-    DeclarationError,
-    format_bytes,
-    format_count,
-    format_seconds,
-)
+from splitnet.core.errors import format_bytes, format_count, format_seconds
 from splitnet.core.serialization import read_values, write_cluster
 from splitnet.core.settings import OPTIONS, config_file, resolve
 from splitnet.core.timeline import SCHEDULES
@@ -92,7 +79,7 @@ def plan(
 
 
 def planned(
-    source: Any, cluster: Cluster, options: dict[str, Any]
+    source: Any, cluster: sn.Cluster, options: dict[str, Any]
 ) -> "tuple[sn.Plan, dict[str, Any]]":
     """The plan of a source, and its figures."""
     began = time.perf_counter()
@@ -239,7 +226,7 @@ def devices(stand_ins: StandIns = 0, json_: Json = False) -> None:
             "links": ", ".join(f"gpu:{other}" for other in own.links),
         }
         lines.append({head: cell or "-" for head, cell in cells.items()})
-    answer(rows, rows_text(lines), for_program=json_)
+    answer(rows, lines, for_program=json_)
 
 
 def config(
@@ -266,7 +253,8 @@ def config(
         rows.append(row | {"meaning": OPTIONS[one.name].about})
     path = config_file(os.environ, Path.cwd())
     file = path or "none (splitnet.toml, or [tool.splitnet])"
-    print(rows_text(rows), f"\nsettings file: {file}", *notes, sep="\n")
+    answer(None, rows)
+    print(f"\nsettings file: {file}", *notes, sep="\n")
 
 
 _SETTINGS: Table = {
@@ -289,7 +277,7 @@ def run(
     workers are started again after a failure.
     """
     if workers is None and not Path(script).is_file():
-        raise ConfigError(f"there is no script {script!r}.")
+        raise sn.ConfigError(f"there is no script {script!r}.")
     # Variables, so that child processes of the script see the settings too.
     for name, value in settings.items():
         if value is not None:
@@ -328,7 +316,7 @@ def measure(
         print(f"{sn.table(measured)}\nsaved in {links}")
         return
     if target is None:
-        raise ConfigError("name what to measure: TARGET, or --links FILE.toml.")
+        raise sn.ConfigError("name what to measure: TARGET, or --links FILE.toml.")
     check_target(target)
     cluster = local_devices(stand_ins)
     source = load_source(target)
@@ -428,7 +416,7 @@ def _placed(target: str, options: Table) -> "tuple[sn.Plan, Any, tuple[Any, Any]
     check_target(target)
     made = options["plan"] and sn.load_plan(options["plan"])
     if made and options["batch"] is not None:
-        raise DeclarationError("a saved plan has its own batch; leave --batch out.")
+        raise sn.DeclarationError("a saved plan has its own batch; leave --batch out.")
     # Stand-ins of the plan must exist before the program builds its first layer.
     needed = sum(device.stand_in for device in made.cluster) if made else 0
     cluster = local_devices(options["stand_ins"] or needed)

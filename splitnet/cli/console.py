@@ -16,17 +16,21 @@ def say(text: str) -> None:
     print(f"splitnet: {text}", file=sys.stderr, flush=True)
 
 
-def answer(value: Any, text: str, *, for_program: bool) -> None:
-    """Print an answer: for a program one JSON value, without NaN or infinity."""
-    print(json.dumps(value, indent=2, allow_nan=False) if for_program else text)
+def answer(
+    value: Any, text: str | Sequence[Mapping[str, str]], *, for_program: bool = False
+) -> None:
+    """Print an answer: for a program one JSON value, without NaN or infinity.
 
+    For a person a text, or a table that fits the terminal; one line a row into a pipe.
+    """
+    if for_program:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    elif not isinstance(text, str):
+        from splitnet.view.tables import Grid, grid_text
 
-def rows_text(rows: Sequence[Mapping[str, str]]) -> str:
-    """A table that fits the terminal; one line a row into a pipe."""
-    from splitnet.view.tables import Grid, grid_text
-
-    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 300
-    return grid_text(Grid(rows, left=99), wide)
+        wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 300
+        text = grid_text(Grid(text, left=99), wide)
+    print(text)
 
 
 @contextmanager

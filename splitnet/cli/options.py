@@ -22,13 +22,6 @@ from typer import Argument, Option
 import splitnet as sn
 from splitnet.cli.console import import_tensorflow, local_devices, progress, say
 from splitnet.core.checks import Count, Positive
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import (
-    DeclarationError,
-    DeviceError,
-    PlanFileError,
-    SplitnetError,
-)
 from splitnet.core.plan import CONTIGUITIES, MISSING, OBJECTIVES
 from splitnet.core.serialization import load_json
 
@@ -136,30 +129,30 @@ def search_options(options: Table) -> dict[str, Any]:
 def _table(option: str, texts: list[str], form: str) -> dict[str, str]:
     for text in texts:
         if not re.fullmatch(".+=.+", text):
-            raise DeclarationError(f"{option} {text!r}: write {form}.")
+            raise sn.DeclarationError(f"{option} {text!r}: write {form}.")
     return dict(text.rsplit("=", 1) for text in texts)
 
 
-def _machine_of(options: Table) -> Cluster | None:
+def _machine_of(options: Table) -> sn.Cluster | None:
     """The cluster that the options of `MACHINE` describe; None if there are none."""
     file, gpus, stand_ins = (options[n] for n in ("cluster", "gpus", "stand_ins"))
     if sum(map(bool, (file, gpus, stand_ins))) > 1:
-        raise DeviceError("give one of --cluster, --gpus and --stand-ins.")
+        raise sn.DeviceError("give one of --cluster, --gpus and --stand-ins.")
     figures = {name: options[name] for name in ("preset", "memory", "link")}
     names = f"{gpus}*gpu,cpu" if gpus else file
     if names and not names.endswith(".toml"):
         if figures["preset"] is None:
             say("figures of typical GPUs are assumed; name yours: --preset A100")
-        return Cluster.of(*filter(str.strip, names.split(",")), **figures)
+        return sn.Cluster.of(*filter(str.strip, names.split(",")), **figures)
     if any(figures.values()):
-        raise DeviceError(
+        raise sn.DeviceError(
             "--preset, --memory and --link belong to --gpus or to a list: "
             "--cluster '2*gpu,cpu'."
         )
-    return local_devices(stand_ins) if stand_ins else file and Cluster.load(file)
+    return local_devices(stand_ins) if stand_ins else file and sn.Cluster.load(file)
 
 
-def opened(target: str, options: Table) -> tuple[Any, Cluster, Any, dict[str, Any]]:
+def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str, Any]]:
     """What to plan, for which machine, what a JSON file held, and how to search.
 
     It held a `Plan`, or the graph and the cluster of a workload; None is for a model.
@@ -173,7 +166,7 @@ def opened(target: str, options: Table) -> tuple[Any, Cluster, Any, dict[str, An
         return load_source(target, empty=empty), cluster, None, search
     held = load_json(target, "file", lambda values: _held(values, target))
     if options["batch"] is not None:
-        raise DeclarationError(
+        raise sn.DeclarationError(
             f"{target!r} has its own batch; leave --batch out, or name the program of "
             "the model."
         )
@@ -181,7 +174,9 @@ def opened(target: str, options: Table) -> tuple[Any, Cluster, Any, dict[str, An
     if isinstance(held, sn.Plan):
         return held.graph, machine or held.cluster, held, search
     if machine is not None:
-        raise DeviceError("a workload file includes its machine; leave --cluster out.")
+        raise sn.DeviceError(
+            "a workload file includes its machine; leave --cluster out."
+        )
     return *held, held, {"objective": "throughput"} | search  # as the benchmark
 
 
@@ -194,7 +189,7 @@ def _held(values: Any, target: str) -> Any:
         return plan_from_dict(values)
     if found & {"nodes", "maxFPGAs"}:
         return workload_of(values, name=Path(target).stem)
-    raise PlanFileError(
+    raise sn.PlanFileError(
         "it is neither a plan nor a workload: it has none of the fields "
         "'splitnet_plan', 'nodes'."
     )
@@ -203,7 +198,7 @@ def _held(values: Any, target: str) -> Any:
 def check_target(target: str) -> None:
     """Name a program or model that cannot be found, before TensorFlow is imported."""
     if target.endswith(".json"):
-        raise DeclarationError(
+        raise sn.DeclarationError(
             f"this command runs a model, and the JSON file {target!r} has none; name "
             "the model or its program."
         )
@@ -211,7 +206,7 @@ def check_target(target: str) -> None:
     if target.endswith(_MODELS):
         place = target
     elif not place or not name.isidentifier():
-        raise DeclarationError(f"cannot tell what {target!r} is. Give {TARGET_HELP}")
+        raise sn.DeclarationError(f"cannot tell what {target!r} is. Give {TARGET_HELP}")
     if place.endswith((*_MODELS, ".py")):
         kind, there = "file", Path(place).is_file()
     else:
@@ -220,7 +215,7 @@ def check_target(target: str) -> None:
         with suppress(ValueError):  # of names such as ".net"
             there = importlib.util.find_spec(place.partition(".")[0]) is not None
     if not there:
-        raise DeclarationError(f"there is no {kind} {place!r}.")
+        raise sn.DeclarationError(f"there is no {kind} {place!r}.")
 
 
 def load_source(target: str, *, empty: bool = False) -> Any:
@@ -242,17 +237,17 @@ def load_source(target: str, *, empty: bool = False) -> Any:
             value = getattr(_module(place), name)
             if callable(value) and not isinstance(value, kinds):
                 value = without_memory(value) if empty else value()
-    except SplitnetError:
+    except sn.SplitnetError:
         raise
     except Exception as error:  # the program of the user may raise anything
         more = "".join(traceback.format_tb(error.__traceback__)[-3:])
         if target.endswith(_MODELS):
             more = "For a model with layers of its own, name its program: file.py:name."
-        raise DeclarationError(
+        raise sn.DeclarationError(
             f"{target!r} raised {type(error).__name__}: {error}\n{more}"
         ) from None
     if not isinstance(value, kinds):
-        raise DeclarationError(
+        raise sn.DeclarationError(
             f"{target!r} is neither a Net, a Keras model nor a Graph, nor a function "
             f"without arguments that returns one. Found: {type(value).__name__}."
         )

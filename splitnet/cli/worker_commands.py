@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
-from splitnet.cli.console import rows_text, say
+from splitnet.cli.console import answer, say
 from splitnet.cli.options import AllowRemote
 from splitnet.core.checks import Count, Positive
 from splitnet.core.cluster import PRESETS, Cluster
@@ -172,7 +172,7 @@ def health(
         {"worker": one.host.name, "address": one.host.address, "state": one.state}
         for one in found
     ]
-    print(rows_text(rows))
+    answer(None, rows)
     return 0 if found and all(one.state == "healthy" for one in found) else 1
 
 

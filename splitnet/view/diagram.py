@@ -119,11 +119,7 @@ class Diagram:
 
 
 def diagram_of(
-    plan: Plan,
-    *,
-    other: Plan | None = None,
-    audit: Audit | None = None,
-    most: int = 24,
+    plan: Plan, *, other: Plan | None = None, audit: Audit | None = None, most: int = 24
 ) -> Diagram:
     """Work out the boxes and links of a plan's diagram; at most about `most` boxes.
 

@@ -21,14 +21,9 @@ def main(kind: str, engine: str, *arguments: str) -> None:
         for edge in graph.edges():
             label, place = edge.attr["xlabel"], edge.attr["xlp"]
             if label and place:
-                look = {
-                    "shape": "plain",
-                    "fixedsize": "false",
-                    "style": "",
-                    "tooltip": " ",
-                }
-                name = f"label-{edge.attr['id']}"
-                graph.add_node(name, label=f"<{label}>", pos=place, **look)
+                look = {"shape": "plain", "fixedsize": "false", "style": ""}
+                look |= {"tooltip": " ", "label": f"<{label}>", "pos": place}
+                graph.add_node(f"label-{edge.attr['id']}", **look)
             edge.attr["xlabel"] = ""
         engine = "nop2"
     sys.stdout.buffer.write(graph.draw(format=kind, prog=engine, args=options))

@@ -112,8 +112,7 @@ def picture(
     if isinstance(thing, Timeline) and isinstance(other, Timeline | None):
         text = dot_of_steps({"": thing} | ({"other": other} if other else {}))
     elif not isinstance(thing, Timeline) and isinstance(other, Plan | None):
-        audit = thing if isinstance(thing, Audit) else None
-        plan = thing.plan if isinstance(thing, Audit) else thing
+        plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
         text = dot_of(plan, other=other, audit=audit)
     else:
         raise SplitnetError(

@@ -6,15 +6,7 @@ The chart is DOT text in which every rectangle and text has its position.
 import json
 import math
 import os
-from collections.abc import (
-    Callable,
-    Collection,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, groupby
 from pathlib import Path
 from typing import TypeVar
@@ -54,7 +46,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 def dot_of_steps(timelines: Mapping[str, Timeline]) -> str:
     """Set timelines of a machine below each other, under headings, on one scale."""
-    chart = _Chart(timelines.values())
+    chart = _Chart(list(timelines.values()))
     chart.legend(any(timeline.copies for timeline in timelines.values()))
     for heading, timeline in timelines.items():
         chart.step(heading, timeline)
@@ -95,7 +87,7 @@ def _look(color: str, phase: str) -> tuple[str, str]:
 class _Chart:
     """A chart in the making; `y` is where the next lane begins, in points."""
 
-    def __init__(self, timelines: Collection[Timeline]) -> None:
+    def __init__(self, timelines: Sequence[Timeline]) -> None:
         self.seconds = max(timeline.seconds for timeline in timelines)
         names = (name for timeline in timelines for name in timeline.devices)
         self.colors = style.colors_of(dict.fromkeys(names))
