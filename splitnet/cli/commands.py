@@ -25,7 +25,6 @@ from splitnet.cli.options import (
     StandIns,
     Table,
     TargetName,
-    check_target,
     load_source,
     opened,
     search_options,
@@ -317,9 +316,7 @@ def measure(
         return
     if target is None:
         raise sn.ConfigError("name what to measure: TARGET, or --links FILE.toml.")
-    check_target(target)
-    cluster = local_devices(stand_ins)
-    source = load_source(target)
+    source, cluster = load_source(target, lambda: local_devices(stand_ins))
     how = {"optimizer": optimizer}
     with progress("measuring", total=1.0) as advance:
         found = sn.measure(source, cluster, batch, on_progress=advance, **how)
@@ -413,14 +410,12 @@ def bench(
 
 def _placed(target: str, options: Table) -> "tuple[sn.Plan, Any, tuple[Any, Any]]":
     """A model by a saved plan, or by one for this machine, with synthetic data."""
-    check_target(target)
     made = options["plan"] and sn.load_plan(options["plan"])
     if made and options["batch"] is not None:
         raise sn.DeclarationError("a saved plan has its own batch; leave --batch out.")
-    # Stand-ins of the plan must exist before the program builds its first layer.
     needed = sum(device.stand_in for device in made.cluster) if made else 0
-    cluster = local_devices(options["stand_ins"] or needed)
-    source = load_source(target)
+    stand_ins = options["stand_ins"] or needed
+    source, cluster = load_source(target, lambda: local_devices(stand_ins))
     made = made or planned(source, cluster, search_options(options))[0]
     import keras
 

@@ -35,7 +35,6 @@ Json = Annotated[bool, "Machine-readable output."]
 AllowRemote = Annotated[bool, "Allow a network that others can reach."]
 StandIns = Annotated[Count, "Use N CPU devices here in place of GPUs."]
 Table = Mapping[str, Any]
-_MODELS = (".keras", ".h5")
 
 MACHINE: Table = {
     "cluster": Annotated[str, "A machine: box.toml, or '2*gpu,cpu'."],
@@ -159,11 +158,9 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
     """
     search = search_options(options)
     if not target.endswith(".json"):
-        check_target(target)
-        # The machine first: stand-ins must be made before a program builds layers.
-        cluster = _machine_of(options) or local_devices()
         empty = search.get("pins") != "as_built"  # which follows the variables
-        return load_source(target, empty=empty), cluster, None, search
+        how = {"machine": lambda: _machine_of(options) or local_devices()}
+        return *load_source(target, **how, empty=empty), None, search
     held = load_json(target, "file", lambda values: _held(values, target))
     if options["batch"] is not None:
         raise sn.DeclarationError(
@@ -195,19 +192,25 @@ def _held(values: Any, target: str) -> Any:
     )
 
 
-def check_target(target: str) -> None:
-    """Name a program or model that cannot be found, before TensorFlow is imported."""
+def load_source(
+    target: str, machine: Callable[[], sn.Cluster], *, empty: bool = False
+) -> tuple[Any, sn.Cluster]:
+    """The Net, model or Graph that a program or a saved model has, and a machine.
+
+    What cannot be found is named before TensorFlow is imported. The machine is made
+    before the program builds layers, as stand-ins must be. If `empty`, weights of a
+    model that a function builds get no memory.
+    """
     if target.endswith(".json"):
         raise sn.DeclarationError(
             f"this command runs a model, and the JSON file {target!r} has none; name "
             "the model or its program."
         )
-    place, _, name = target.rpartition(":")
-    if target.endswith(_MODELS):
-        place = target
-    elif not place or not name.isidentifier():
+    saved = target.endswith((".keras", ".h5"))
+    place, _, name = (target, "", "") if saved else target.rpartition(":")
+    if not saved and not (place and name.isidentifier()):
         raise sn.DeclarationError(f"cannot tell what {target!r} is. Give {TARGET_HELP}")
-    if place.endswith((*_MODELS, ".py")):
+    if saved or place.endswith(".py"):
         kind, there = "file", Path(place).is_file()
     else:
         sys.path.insert(0, str(Path.cwd()))
@@ -216,32 +219,24 @@ def check_target(target: str) -> None:
             there = importlib.util.find_spec(place.partition(".")[0]) is not None
     if not there:
         raise sn.DeclarationError(f"there is no {kind} {place!r}.")
-
-
-def load_source(target: str, *, empty: bool = False) -> Any:
-    """The Net, model or Graph that a program or a saved model has.
-
-    If `empty`, weights of a model that a function builds get no memory.
-    """
+    cluster = machine()
     import_tensorflow()
     import keras
 
     from splitnet.tf.internals.keras_api import without_memory
 
     kinds = sn.Net | sn.Graph | keras.Model
-    place, _, name = target.rpartition(":")
     try:
         with progress(f"loading {target}"):
-            if target.endswith(_MODELS):
-                return keras.models.load_model(target)
-            value = getattr(_module(place), name)
+            load = keras.models.load_model
+            value = load(place) if saved else getattr(_module(place), name)
             if callable(value) and not isinstance(value, kinds):
                 value = without_memory(value) if empty else value()
     except sn.SplitnetError:
         raise
     except Exception as error:  # the program of the user may raise anything
         more = "".join(traceback.format_tb(error.__traceback__)[-3:])
-        if target.endswith(_MODELS):
+        if saved:
             more = "For a model with layers of its own, name its program: file.py:name."
         raise sn.DeclarationError(
             f"{target!r} raised {type(error).__name__}: {error}\n{more}"
@@ -251,7 +246,7 @@ def load_source(target: str, *, empty: bool = False) -> Any:
             f"{target!r} is neither a Net, a Keras model nor a Graph, nor a function "
             f"without arguments that returns one. Found: {type(value).__name__}."
         )
-    return value
+    return value, cluster
 
 
 def _module(place: str) -> Any:
