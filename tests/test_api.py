@@ -1,9 +1,13 @@
 """Public verbs: options are checked by name and all at once, before any work."""
 
 import inspect
+import os
+import re
+import subprocess
+import sys
 from dataclasses import fields
 from math import inf, nan
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,7 @@ import splitnet as sn
 from splitnet.core.plan import PlanOptions
 from tests.zoo import chain
 
+ROOT = Path(__file__).resolve().parents[1]
 BOX = sn.Cluster.of("2*gpu", "cpu")
 
 
@@ -31,9 +36,7 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
         ("nested", 3, "one of 'expand', 'keep'"),
     ],
 )
-def test_wrong_options_are_named_all_at_once(
-    name: str, value: Any, allowed: str
-) -> None:
+def test_wrong_options_are_named_all_at_once(name, value, allowed):
     """Each option, what it may be, and what was received."""
     with pytest.raises(sn.DeclarationError) as caught:
         sn.plan(chain(), BOX, **{name: value})
@@ -46,7 +49,7 @@ def test_wrong_options_are_named_all_at_once(
 
 
 @pytest.mark.parametrize("cluster", ["2*gpu,cpu", ["gpu:0"], 2, BOX["gpu:0"]])
-def test_a_cluster_that_is_none_is_named(cluster: Any) -> None:
+def test_a_cluster_that_is_none_is_named(cluster):
     """A text is not parsed silently, and no attribute error reaches the user."""
     with pytest.raises(sn.DeclarationError) as caught:
         sn.plan(chain(), cluster)
@@ -55,19 +58,14 @@ def test_a_cluster_that_is_none_is_named(cluster: Any) -> None:
     assert repr(cluster)[:57] in str(caught.value)
 
 
-def test_place_names_an_unknown_option() -> None:
+def test_place_names_an_unknown_option():
     """With the option that was probably meant."""
-    misspelt: Any = {"pin": {"c0": "gpu:0"}, "slack": 0.1}
-    with pytest.raises(sn.DeclarationError) as caught:
-        sn.place(chain(), BOX, **misspelt)  # type: ignore[arg-type]  # no model is needed
-
-    assert (
-        "place: got an unexpected keyword argument 'pin'. Did you mean pins=?"
-        in str(caught.value)
-    )
+    said = "place: got an unexpected keyword argument 'pin'. Did you mean pins=?"
+    with pytest.raises(sn.DeclarationError, match=re.escape(said)):
+        sn.place(chain(), BOX, pin={"c0": "gpu:0"}, slack=0.1)
 
 
-def test_verbs_that_pass_options_on_take_those_of_plan() -> None:
+def test_verbs_that_pass_options_on_take_those_of_plan():
     """`help(sn.place)` lists every option, and a new one cannot be forgotten."""
     options = {field.name for field in fields(PlanOptions)}
 
@@ -77,7 +75,22 @@ def test_verbs_that_pass_options_on_take_those_of_plan() -> None:
 
 
 @pytest.mark.parametrize("source", [None, 3, "model", [], BOX])
-def test_a_source_that_is_none_is_refused(source: Any) -> None:
+def test_a_source_that_is_none_is_refused(source):
     """What can be read is named."""
     with pytest.raises(sn.SplitnetError, match="model"):
         sn.plan(source, BOX)
+
+
+@pytest.mark.tf
+def test_what_is_impossible_is_refused_in_words():
+    """No traceback, hang or silence in 60 calls, command lines and files."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "bad_calls.py"), "--count", "60"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.count("'refused'") == 3

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import networkx as nx
@@ -36,18 +35,20 @@ TOO_LARGE = ("splitnet.planner.problem", "splitnet.planner")
 """Files of more than 500 lines and folders of more than 12 files, to be divided yet."""
 
 
-def modules_in(package: Path) -> dict[str, Path]:
+def modules_in(package):
     """Every module of a package by its dotted name."""
     found = {}
     for path in sorted(package.rglob("*.py")):
-        parts = list(path.relative_to(package.parent).with_suffix("").parts)
-        if parts[-1] == "__init__":
-            parts.pop()
-        found[".".join(parts)] = path
+        name = ".".join(path.relative_to(package.parent).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
     return found
 
 
-def imports_of(name: str, path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+MODULES = modules_in(PACKAGE)
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
+
+
+def imports_of(name, path, known):
     """What a module imports, at its top, in functions and for type checking alike."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -63,13 +64,13 @@ def imports_of(name: str, path: Path, known: Mapping[str, Path]) -> Iterator[str
             yield base
 
 
-def graph_of(package: Path) -> "nx.DiGraph[str]":
+def graph_of(package):
     """Modules of a package and what they import of it; its `__init__` is left out.
 
     `from package.folder import module` imports the folder's `__init__` as well.
     """
     known = modules_in(package)
-    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph = nx.DiGraph()
     graph.add_nodes_from(name for name in known if name != package.name)
     for name in list(graph):
         for target in imports_of(name, known[name], known):
@@ -78,131 +79,115 @@ def graph_of(package: Path) -> "nx.DiGraph[str]":
     return graph
 
 
-def layer_of(module: str) -> int:
-    """The layer of a module, counted from below."""
-    room = module.split(".")[1]
-    return next(i for i, rooms in enumerate(LAYERS) if room in rooms)
-
-
-def upward_imports(graph: "nx.DiGraph[str]") -> list[str]:
+def upward_imports(graph):
     """Imports of a higher layer, or of another package of the same layer."""
-    return [
-        f"{name} imports {target}"
-        for name, target in graph.edges
-        if layer_of(target) > layer_of(name)
-        or layer_of(target) == layer_of(name)
-        and target.split(".")[1] != name.split(".")[1]
-    ]
+    layer = {room: i for i, rooms in enumerate(LAYERS) for room in rooms}
+    found = []
+    for name, target in graph.edges:
+        here, there = (one.split(".")[1] for one in (name, target))
+        if layer[there] >= layer[here] and there != here:
+            found.append(f"{name} imports {target}")
+    return found
 
 
-def circles_in(graph: "nx.DiGraph[str]") -> list[list[str]]:
+def circles_in(graph):
     """Modules that import each other, directly or through others."""
     found = nx.strongly_connected_components(graph)
     return sorted(sorted(circle) for circle in found if len(circle) > 1)
 
 
-def in_a_child(code: str) -> str:
+def in_a_child(code):
     """What a fresh Python prints for a program."""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    return done.stdout.strip()
+    return done.stdout.split("\n")[:-1]
 
 
-def test_imports_point_down() -> None:
-    """From cli over api, tf or view, planner and simulator down to core."""
-    assert upward_imports(graph_of(PACKAGE)) == []
+def test_imports_point_down_and_have_no_circle():
+    """From cli over api, tf or view, planner and simulator down to core.
 
-
-def test_imports_have_no_circle() -> None:
-    """Lazy imports and those for type checking count as well."""
-    assert circles_in(graph_of(PACKAGE)) == []
-
-
-def test_packages_of_tf_have_no_circle() -> None:
-    """Parallelism depends on placement and reading, reading on neither."""
+    Lazy imports and those for type checking count as well. In tf, parallelism depends
+    on placement and reading, reading on neither.
+    """
+    graph = graph_of(PACKAGE)
     packages = nx.DiGraph(
         (one.split(".")[2], other.split(".")[2])
-        for one, other in graph_of(PACKAGE).edges
+        for one, other in graph.edges
         if all(re.match(r"splitnet\.tf\.\w+\.", name) for name in (one, other))
     )
 
+    assert upward_imports(graph) == []
+    assert circles_in(graph) == []
     assert circles_in(packages) == []
     assert not nx.has_path(packages, "reading", "placement")
     assert not nx.has_path(packages, "placement", "parallel")
 
 
+TREE = {
+    "__init__.py": "",
+    "core/graph.py": "",
+    "core/plan.py": "from sample.core.graph import Graph",
+    "planner/__init__.py": "from sample.planner.planner import solve",
+    "planner/planner.py": "from sample.core.plan import Plan",
+    "view/draw.py": "from sample.core.plan import Plan",
+    "tf/emit.py": "import sample.core.plan",
+    "cli/app.py": "from sample.tf import emit\nfrom sample.view import draw",
+}
+CHECKING = "if TYPE_CHECKING:\n    from sample.core.plan import Plan"
+
+
 @pytest.mark.parametrize(
-    ("module", "line", "fault"),
+    ("module", "line", "faults"),
     [
-        ("core/plan.py", "from sample.view import draw", "upward"),
-        ("core/plan.py", "def f():\n    import sample.planner.planner", "upward"),
-        ("tf/emit.py", "from ..view import draw", "upward"),
-        ("view/draw.py", "from sample.tf.emit import emit", "upward"),
-        (
-            "core/graph.py",
-            "if TYPE_CHECKING:\n    from sample.core.plan import Plan",
-            "circle",
-        ),
-        ("planner/planner.py", "from sample.planner import solve", "circle"),
+        ("core/plan.py", "from sample.view import draw", upward_imports),
+        ("core/plan.py", "def f():\n    import sample.planner.planner", upward_imports),
+        ("tf/emit.py", "from ..view import draw", upward_imports),
+        ("view/draw.py", "from sample.tf.emit import emit", upward_imports),
+        ("core/graph.py", CHECKING, circles_in),
+        ("planner/planner.py", "from sample.planner import solve", circles_in),
     ],
 )
-def test_one_import_turned_round_is_found(
-    tmp_path: Path, module: str, line: str, fault: str
-) -> None:
+def test_one_import_turned_round_is_found(tmp_path, module, line, faults):
     """A small tree is clean, and is not once one import points the other way."""
-    tree = {
-        "__init__.py": "",
-        "core/graph.py": "",
-        "core/plan.py": "from sample.core.graph import Graph",
-        "planner/__init__.py": "from sample.planner.planner import solve",
-        "planner/planner.py": "from sample.core.plan import Plan",
-        "view/draw.py": "from sample.core.plan import Plan",
-        "tf/emit.py": "import sample.core.plan",
-        "cli/app.py": "from sample.tf import emit\nfrom sample.view import draw",
-    }
     package = tmp_path / "sample"
-    for name, text in tree.items():
+    for name, text in TREE.items():
         path = package / name
         path.parent.mkdir(parents=True, exist_ok=True)
         (path.parent / "__init__.py").touch()
         path.write_text(text)
-    before = graph_of(package)
-    assert (upward_imports(before), circles_in(before)) == ([], [])
+    assert faults(graph_of(package)) == []
 
-    (package / module).write_text(f"{tree[module]}\n{line}\n")
+    (package / module).write_text(f"{TREE[module]}\n{line}\n")
 
-    after = graph_of(package)
-    found = upward_imports(after) if fault == "upward" else circles_in(after)
-    assert found
+    assert faults(graph_of(package))
 
 
-def test_only_the_edge_names_a_framework() -> None:
+def test_only_the_edge_names_a_framework():
     """Core, simulator, planner and view import neither Keras nor TensorFlow."""
-    known = modules_in(PACKAGE)
     strays = [
         f"{name} imports {target}"
-        for name, path in known.items()
+        for name, path in MODULES.items()
         if name != "splitnet" and name.split(".")[1] not in ABOVE_FRAMEWORKS
-        for target in imports_of(name, path, known)
+        for target in imports_of(name, path, MODULES)
         if target.split(".")[0] in FRAMEWORKS
     ]
 
     assert strays == []
 
 
-def test_files_and_folders_are_small() -> None:
-    """A file has 500 lines at most, a folder 12 files."""
-    known = modules_in(PACKAGE)
-    large = [n for n, p in known.items() if len(p.read_text().splitlines()) > 500]
-    files = [n for n, p in known.items() if p.name != "__init__.py"]
+def test_files_and_folders_are_small_and_say_what_they_are_for():
+    """A file has 500 lines at most and a docstring, a folder 12 files."""
+    large = [n for n, p in MODULES.items() if len(p.read_text().splitlines()) > 500]
+    files = [n for n, p in MODULES.items() if p.name != "__init__.py"]
     folders = Counter(name.rpartition(".")[0] for name in files)
     large += [folder for folder, count in folders.items() if count > 12]
 
     assert [name for name in large if name not in TOO_LARGE] == []
+    assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
 
 
-def test_every_hook_is_a_function() -> None:
+def test_every_hook_is_a_function():
     """Each function that core calls by name is declared, and exists."""
     files = (PACKAGE / "core").rglob("*.py")
     used = {n for f in files for n in re.findall(r'hook\("(\w+)"\)', f.read_text())}
@@ -211,39 +196,32 @@ def test_every_hook_is_a_function() -> None:
     assert [name for name in HOOKS if not callable(hook(name))] == []
 
 
-def test_import_loads_no_framework_and_changes_nothing() -> None:
+def test_import_and_help_load_no_framework_and_change_nothing():
     """Neither importing nor declaring a net loads TensorFlow or adds an import hook."""
     said = in_a_child(
-        "import sys; before = list(sys.meta_path), list(sys.path_hooks)\n"
+        "import sys, contextlib, io\n"
+        "before = list(sys.meta_path), list(sys.path_hooks)\n"
         "import splitnet as sn; net = sn.Net('a'); net.input('x', (4,))\n"
         "print([m for m in ('tensorflow', 'keras', 'networkx', 'numpy', 'highspy', "
         "'rich', 'jinja2', 'pygraphviz') if m in sys.modules])\n"
         "sn.Plan; sn.Cluster; sn.Audit\n"
-        "print(before == (sys.meta_path, sys.path_hooks))"
-    )
-
-    assert said.splitlines() == ["[]", "True"]
-
-
-def test_help_loads_no_framework() -> None:
-    """`splitnet --help` answers without TensorFlow, Keras or the planner."""
-    loaded = in_a_child(
-        "import sys, contextlib, io; from splitnet.cli import main\n"
+        "print(before == (sys.meta_path, sys.path_hooks))\n"
+        "from splitnet.cli import main\n"
         "with contextlib.redirect_stdout(io.StringIO()), "
         "contextlib.suppress(SystemExit): main(['--help'])\n"
         "print([m for m in ('tensorflow', 'keras', 'networkx') if m in sys.modules])"
     )
 
-    assert loaded == "[]"
+    assert said == ["[]", "True", "[]"]
 
 
-def test_only_terminals_and_examples_print() -> None:
+def test_only_terminals_and_examples_print():
     """No module but the command line's calls print()."""
     printing = [
         name
-        for name, path in modules_in(PACKAGE).items()
+        for name, tree in TREES.items()
         if not name.startswith("splitnet.cli")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
     ]
 
@@ -251,51 +229,24 @@ def test_only_terminals_and_examples_print() -> None:
 
 
 @pytest.mark.tf
-def test_every_public_name_resolves() -> None:
-    """Each name of `__all__` is there, and `dir` shows them."""
+def test_every_public_name_resolves():
+    """Each name of `__all__` is there, and `dir` shows them; another is an error."""
     missing = [name for name in splitnet.__all__ if not hasattr(splitnet, name)]
 
     assert missing == []
     assert dir(splitnet) == sorted(splitnet.__all__)
-
-
-def test_unknown_names_are_attribute_errors() -> None:
-    """A name that is not public fails as on any module."""
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         splitnet.nonsense  # noqa: B018  # the look-up is the test
 
 
-def test_every_module_says_what_it_is_for() -> None:
-    """Each module begins with a docstring."""
-    silent = [
-        name
-        for name, path in modules_in(PACKAGE).items()
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-
-    assert silent == []
-
-
-def test_the_project_names_no_machine() -> None:
+def test_the_project_names_no_machine():
     """No file of the project names a path of the machine it was written on."""
     places = ("/" + "work/", "/" + "tmp/venv", "/" + "root/")
-    files = [
-        path
-        for pattern in (
-            "*.md",
-            "*.toml",
-            "splitnet/**/*.py",
-            "docs/**/*.md",
-            "docs/**/*.svg",
-            "examples/*.py",
-            "benchmarks/*.*",
-            "tests/**/*.py",
-        )
-        for path in ROOT.glob(pattern)
-    ]
+    patterns = "*.md *.toml splitnet/**/*.py docs/**/*.md docs/**/*.svg examples/*.py"
     strays = [
         str(path.relative_to(ROOT))
-        for path in files
+        for pattern in [*patterns.split(), "benchmarks/*.*", "tests/**/*.py"]
+        for path in ROOT.glob(pattern)
         if any(place in path.read_text(encoding="utf-8") for place in places)
     ]
 

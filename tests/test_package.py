@@ -28,7 +28,7 @@ PLAN = (
 )
 
 
-def built(folder: Path, source: Path, kind: str) -> Path:
+def built(folder, source, kind):
     """Build an sdist or a wheel of a source tree with this environment's hatchling."""
     words = ["-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
     subprocess.run(
@@ -39,7 +39,7 @@ def built(folder: Path, source: Path, kind: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sdist(tmp_path_factory):
     """The sdist, unpacked."""
     folder = tmp_path_factory.mktemp("sdist")
     with tarfile.open(built(folder, ROOT, "sdist")) as archive:
@@ -50,7 +50,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(sdist, tmp_path_factory):
     """The wheel that the sdist makes, unpacked as pip would."""
     folder = tmp_path_factory.mktemp("wheel")
     with zipfile.ZipFile(built(folder, sdist, "wheel")) as archive:
@@ -58,7 +58,7 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def outside(wheel: Path, folder: Path, *words: str) -> str:
+def outside(wheel, folder, *words):
     """Run this Python in an empty folder with the wheel's splitnet."""
     done = subprocess.run(
         [sys.executable, *words],
@@ -72,9 +72,7 @@ def outside(wheel: Path, folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_the_wheel_plans_draws_and_reports_outside_the_clone(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_the_wheel_plans_draws_and_reports_outside_the_clone(wheel, tmp_path):
     """Fonts, templates and the command are in it, and nothing of the clone is used."""
     said = outside(wheel, tmp_path, "-c", PLAN)
     outside(wheel, tmp_path, "-m", "splitnet", "draw", "plan.json", "-o", "plan.png")
@@ -87,7 +85,7 @@ def test_the_wheel_plans_draws_and_reports_outside_the_clone(
     assert version == f"splitnet {__version__}\n"
 
 
-def test_the_wheel_has_every_module_its_licences_and_types(wheel: Path) -> None:
+def test_the_wheel_has_every_module_its_licences_and_types(wheel):
     """The licence, the font's and d3's, in SPDX's words; no test, no relative link."""
     (info,) = wheel.glob("*.dist-info")
     text = (info / "METADATA").read_text()
@@ -112,14 +110,14 @@ def test_the_wheel_has_every_module_its_licences_and_types(wheel: Path) -> None:
     assert not (wheel / "tests").exists()
 
 
-def test_the_sdist_can_be_tested_and_documented(sdist: Path) -> None:
+def test_the_sdist_can_be_tested_and_documented(sdist):
     """What the checks need is in it."""
     needed = ("tests", "docs", "examples", "benchmarks", "mkdocs.yml", ".ci/run")
 
     assert [name for name in needed if not (sdist / name).exists()] == []
 
 
-def test_the_version_is_in_one_place() -> None:
+def test_the_version_is_in_one_place():
     """pyproject.toml takes it from the module; the citation repeats it, held here."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")

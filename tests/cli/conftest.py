@@ -1,27 +1,85 @@
-"""Files that commands are given."""
+"""Files that commands are given, and ways to call the command."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from splitnet.cli import main
 from splitnet.core.cluster import Cluster
+from splitnet.planner.plan_file import plan_to_dict
 from splitnet.planner.planner import plan_graph
-from tests.cli.given import workload
 from tests.zoo import shared
 
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def saved_plan():
+    """The text of a saved plan for two GPUs and a CPU."""
+    plan = plan_graph(shared(flops=1e9), Cluster.of("2*gpu", "cpu"))
+    return json.dumps(plan_to_dict(plan))
+
 
 @pytest.fixture
-def plan_file(tmp_path: Path) -> str:
-    """A saved plan for two GPUs and a CPU."""
+def plan_file(tmp_path, saved_plan):
+    """A saved plan."""
     path = tmp_path / "plan.json"
-    plan_graph(shared(flops=1e9), Cluster.of("2*gpu", "cpu")).save(path)
+    path.write_text(saved_plan)
     return str(path)
 
 
 @pytest.fixture
-def workload_file(tmp_path: Path) -> str:
-    """A workload of three nodes, two accelerators and a core."""
+def workload_file(tmp_path):
+    """A workload: a chain of three nodes, two accelerators and a core."""
+    node = {"fpgaLatency": 1.0, "cpuLatency": 10.0, "size": 1}
+    node |= {"supportedOnFpga": True, "isBackwardNode": False}
+    machine = {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 100}
+    nodes = [node | {"id": i} for i in (1, 2, 3)]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.25} for i in (1, 2)]
     path = tmp_path / "workload.json"
-    path.write_text(json.dumps(workload(3)))
+    path.write_text(json.dumps(machine | {"nodes": nodes, "edges": edges}))
     return str(path)
+
+
+class Printed(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    err: str
+
+    @property
+    def answer(self):
+        """The JSON that it printed."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command in this process, of words in a text; check its exit code."""
+
+    def run(words, code=0):
+        assert main(words.split()) == code
+        return Printed(*capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def child():
+    """Run the command in a Python of its own, or that Python with other arguments."""
+
+    def run(*words, python=("-m", "splitnet"), **environ):
+        return subprocess.run(
+            [sys.executable, *python, *words],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | environ,
+            check=False,
+        )
+
+    return run

@@ -1,5 +1,6 @@
-"""`splitnet plan` of saved plans."""
+"""`splitnet plan` and `score`, of saved plans and of workloads."""
 
+import json
 import os
 import re
 import subprocess
@@ -8,91 +9,72 @@ from pathlib import Path
 
 import pytest
 
-from splitnet.cli import main
 from splitnet.core.cluster import Cluster
 from splitnet.planner.plan_file import load_plan
 from splitnet.planner.planner import plan_graph
-from tests.cli.given import ROOT, answer
 from tests.zoo import chain
 
 
-def test_plan_of_a_saved_plan_shows_its_table_or_figures(
-    plan_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_of_a_saved_plan_shows_its_table_or_figures(cli, plan_file, tmp_path):
     """A machine that is not here; --json is one value; what is saved is a target."""
-    saved = str(tmp_path / "saved.json")
-    words = ["plan", plan_file, "--cluster", "2*gpu,cpu"]
-    assert main([*words, "-o", saved]) == 0
-    printed = capsys.readouterr().out
+    saved = tmp_path / "saved.json"
+    words = f"plan {plan_file} --cluster 2*gpu,cpu"
+    printed = cli(f"{words} -o {saved}").out
     assert "left" in printed
     assert "gpu:1" in printed
-    assert main([*words, "--json"]) == 0
-    figures = answer(capsys)
+    figures = cli(f"{words} --json").answer
     assert figures["device_of"]["right"] == "gpu:1"
     assert figures["value"] >= figures["bound"] > 0
     assert figures["fallbacks"] == []
     assert figures["largest_batch"] > 32
     assert load_plan(saved).device_of["left"] == "gpu:0"
-    assert main(["plan", saved, "--cluster", "gpu,cpu", "--json"]) == 0
-    assert [f["requested"] for f in answer(capsys)["fallbacks"]] == ["gpu:1"]
-    assert (
-        main([*words, "--json", "--pin", "left=gpu:1", "--pin", "join=gpu:0,cpu"]) == 0
-    )
-    device_of = answer(capsys)["device_of"]
+    fallbacks = cli(f"plan {saved} --cluster gpu,cpu --json").answer["fallbacks"]
+    assert [one["requested"] for one in fallbacks] == ["gpu:1"]
+    pins = "--pin left=gpu:1 --pin join=gpu:0,cpu"
+    device_of = cli(f"{words} --json {pins}").answer["device_of"]
     assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")
 
 
-def test_plan_chooses_a_strategy_that_simulate_keeps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
     """--strategy auto; `simulate` runs the saved plan as it was chosen."""
-    source, saved = str(tmp_path / "chain.json"), str(tmp_path / "saved.json")
-    plan_graph(chain(8, flops=1e12), Cluster.of("2*gpu")).save(source)
-    words = ["plan", source, "--cluster", "2*gpu", "--memory", "30 MiB", "-o", saved]
-    assert main([*words, "--strategy", "auto", "--time-limit", "0.2"]) == 0
+    source, saved = tmp_path / "chain.json", tmp_path / "saved.json"
+    plan_graph(chain(8, flops=1e12), Cluster.of("2*gpu"), time_limit=0.2).save(source)
+    machine = ["--cluster", "2*gpu", "--memory", "30MiB"]
+    words = f"plan {source} {' '.join(machine)} -o {saved} --strategy auto"
+    cli(f"{words} --time-limit 0.2")
     plan = load_plan(saved)
-    capsys.readouterr()
 
     assert plan.execution.microbatches > 1
-    assert main(["simulate", saved, "--json"]) == 0
-    assert answer(capsys)["seconds"] == plan.seconds
+    assert cli(f"simulate {saved} --json").answer["seconds"] == plan.seconds
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["2*gpu,cpu", "--memory", "64 KiB"], 1, "InfeasibleError: "),
-        (["gpu,cpu", "--missing", "error"], 2, "gpu:1"),
-        (["gpu,cpu", "--split", "wide"], 2, "write LAYER=N"),
-        (["2*gpu", "--strategy", "auto", "--split", "left=2"], 2, "has no layers"),
+        ("2*gpu,cpu --memory 64KiB", 1, "InfeasibleError: "),
+        ("gpu,cpu --missing error", 2, "gpu:1"),
+        ("gpu,cpu --split wide", 2, "write LAYER=N"),
+        ("2*gpu --strategy auto --split left=2", 2, "has no layers"),
     ],
 )
-def test_plan_that_cannot_be_is_a_no(
-    words: list[str],
-    code: int,
-    said: str,
-    plan_file: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_plan_that_cannot_be_is_a_no(words, code, said, cli, plan_file):
     """An exit code, the reason on stderr, nothing on stdout, no traceback."""
-    assert main(["plan", plan_file, "--cluster", *words]) == code
-    printed = capsys.readouterr()
+    printed = cli(f"plan {plan_file} --cluster {words}", code)
     assert printed.out == ""
     assert printed.err.startswith("splitnet: ")
     assert said in printed.err
     assert "Traceback" not in printed.err
 
 
-def on_a_terminal(*arguments: str) -> tuple[bytes, bytes]:
+def on_a_terminal(*arguments):
     """What Python writes to standard error, a terminal, and to standard output."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, *arguments],
-        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": os.getcwd()},
     )
     os.close(theirs)
     said = b""
@@ -108,7 +90,7 @@ def on_a_terminal(*arguments: str) -> tuple[bytes, bytes]:
     return said, answer
 
 
-def test_plan_shows_its_best_so_far_on_a_terminal(plan_file: str) -> None:
+def test_plan_shows_its_best_so_far_on_a_terminal(plan_file):
     """A person sees a bar and the best step yet, in units; the answer stays clean."""
     said, answer = on_a_terminal(
         *("-m", "splitnet", "plan", plan_file, "--cluster", "2*gpu,cpu"),
@@ -119,7 +101,7 @@ def test_plan_shows_its_best_so_far_on_a_terminal(plan_file: str) -> None:
     assert b"\x1b" not in answer
 
 
-def test_progress_is_shown_while_log_lines_are_hidden() -> None:
+def test_progress_is_shown_while_log_lines_are_hidden():
     """TensorFlow is imported with standard error redirected, and takes seconds."""
     said, _ = on_a_terminal(
         "-c",
@@ -134,3 +116,51 @@ def test_progress_is_shown_while_log_lines_are_hidden() -> None:
 
     assert b"still loading" in said
     assert b"start-up line" not in said
+
+
+def test_plan_of_a_workload_has_the_benchmarks_fields(cli, workload_file, tmp_path):
+    """The maximum load, its bound, and a device for each node; `score` agrees."""
+    found = cli(f"plan {workload_file} --json --time-limit 60").answer
+    assert found["objective"] == "throughput"
+    assert found["value"] == pytest.approx(2.25)
+    assert found["bound"] <= found["value"]
+    assert {"gap", "seconds"} < set(found)
+    assert set(found["device_of"]) == {"1", "2", "3"}
+    placement = tmp_path / "planned.json"
+    placement.write_text(json.dumps(found))
+    scored = cli(f"score {workload_file} {placement} --json").answer
+    assert scored["value"] == pytest.approx(found["value"])
+
+
+@pytest.mark.parametrize(
+    ("fpgas", "code", "said"),
+    [
+        ([[1, 2], [3]], 0, ""),
+        ([[1, 2, 3]], 1, "broken: gpu:0 needs 3 B, has 2 B"),
+        ([[1, 2]], 2, "left out: 3"),
+        ([[1, 2], [2, 3]], 2, "places nodes twice: 2"),
+        ([["one"]], 2, "expected `int`"),
+    ],
+)
+def test_score_of_a_workload_split(fpgas, code, said, cli, workload_file, tmp_path):
+    """Two nodes and a transfer are the load; what is broken is said, with code 1."""
+    split, workload = tmp_path / "split.json", Path(workload_file)
+    rows = [{"nodes": nodes} for nodes in fpgas]
+    split.write_text(json.dumps({"fpgas": rows, "cpus": []}))
+    machine = json.loads(workload.read_text()) | {"maxSizePerFPGA": 2}
+    workload.write_text(json.dumps(machine))
+    assert said in "".join(cli(f"score {workload} {split}", code))
+    scored = cli(f"score {workload} {split} --json", code)
+    if code == 0:
+        assert scored.answer["value"] == pytest.approx(2.25)
+
+
+def test_score_of_a_persons_placement(cli, plan_file, tmp_path):
+    """A person's placement gets the planner's figures, and no better ones."""
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"left": "gpu:0", "right": "gpu:0", "join": "cpu:0"}))
+    person = cli(f"score {plan_file} {mine} --cluster 2*gpu,cpu --json").answer
+    planner = cli(f"plan {plan_file} --cluster 2*gpu,cpu --json").answer
+
+    assert person["device_of"]["right"] == "gpu:0"
+    assert person["value"] >= planner["value"]

@@ -1,88 +1,124 @@
-"""The command line as such: what it refuses, completes, and prints into a pipe."""
+"""The command line as such: what it shows, refuses, completes, and prints to a pipe."""
 
 import json
+import re
 import signal
 from pathlib import Path
 
 import pytest
 
 import splitnet as sn
-from splitnet.cli import main
 from splitnet.core.cluster import Cluster
 from splitnet.core.serialization import write_cluster
-from tests.cli.given import child, python
+
+
+def test_simulate_shows_a_chart_writes_a_trace_and_answers_programs(
+    cli, plan_file, tmp_path
+):
+    """A lane per device on the screen, events in the file, all tasks in the JSON."""
+    trace = tmp_path / "trace.json"
+    assert "gpu:1" in cli(f"simulate {plan_file} --trace {trace}").out
+    assert json.loads(trace.read_text())["traceEvents"]
+    figures = cli(f"simulate {plan_file} --json").answer
+    for device, busy in figures["compute_seconds"].items():
+        its = [task for task in figures["tasks"] if task["device"] == device]
+        assert sum(t["stop"] - t["start"] for t in its) == pytest.approx(busy)
+    pieces = cli(f"simulate {plan_file} --microbatches 4 --schedule 1f1b --json").answer
+    assert {task["microbatch"] for task in pieces["tasks"]} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("draw", "a.dot"), ("draw --timeline", "a.svg"), ("report", "a.html")],
+)
+def test_draw_and_report_write_their_file(words, name, cli, plan_file, tmp_path):
+    """The file holds the plan, and its path is on the screen."""
+    out = tmp_path / name
+    assert str(out) in cli(f"{words} {plan_file} -o {out}").out
+    assert "left" in out.read_text()
+
+
+def test_config_shows_every_option_and_its_origin(cli, monkeypatch, tmp_path):
+    """Values from the environment and the file, and what they mean."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPLITNET_VISIBLE", "0,1")
+    monkeypatch.setenv("SPLITNET_CPU_THREADS", "3")
+    (tmp_path / "splitnet.toml").write_text('memory_limit = "4 GiB"\n')
+
+    printed = cli("config").out
+    for word in ("0,1", "SPLITNET_VISIBLE", "4.00 GiB", "splitnet.toml", "GPUs to use"):
+        assert word in printed
+    assert re.search(r"cpu_threads +3 +SPLITNET_CPU_THREADS", printed)
+
+
+def test_estimate_says_what_fits_and_how(cli, plan_file):
+    """Every strategy, the fastest first; exit code 1 where nothing fits."""
+    plan = json.loads(Path(plan_file).read_text())
+    for part in plan["graph"]["parts"]:
+        part["on"] = ["auto"]
+    Path(plan_file).write_text(json.dumps(plan))
+    words = f"estimate {plan_file} --time-limit 0.3"
+    found = cli(f"{words} --gpus 2 --preset A100 --json").answer
+    assert {"one device", "towers"} <= {one["kind"] for one in found}
+    assert all(one["fits"] for one in found)
+    printed = cli(f"{words} --gpus 2 --preset A100").out
+    assert "is fastest" in printed
+    assert "typical" not in printed
+    tiny = cli(f"{words} --cluster 2*gpu --memory 64KiB", 1)
+    assert tiny.out.startswith("no strategy fits; ")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["plan", "{plan}", "--memory", "1 GiB"], "belong to --gpus or to a list"),
-        (["plan", "{plan}", "--gpus", "2", "--batch", "64"], "has its own batch"),
-        (["plan", "{plan}", "--cluster", "gpu", "--stand-ins", "2"], "give one of"),
-        (["plan", "{plan}", "--cluster", "box,cpu"], "there is no device 'box'"),
-        (["plan", "{plan}", "--cluster", "none.toml"], "cannot load the cluster file"),
-        (["plan", "{plan}", "--cluster", "gpu,cpu", "--pin", "left"], "write PATTERN="),
-        (["plan", "none.json", "--cluster", "cpu"], "'none.json': No such file"),
-        (["plan", "{text}", "--cluster", "cpu"], "is not JSON"),
-        (["plan", "{other}", "--cluster", "cpu"], "neither a plan nor"),
-        (["plan", "{workload}", "--cluster", "cpu"], "includes its machine"),
-        (["draw", "{workload}"], "it is not a plan of version 1"),
-        (["draw", "{plan}", "-o", "placement.jpg"], "jpg"),
-        (["score", "{plan}", "{other}", "--cluster", "cpu"], "'some'"),
-        (["audit", "{plan}"], "has none"),
-        (["run", "none.py"], "there is no script 'none.py'"),
-        (["audit", "none.py:x", "--plan", "{plan}"], "there is no file 'none.py'"),
-        (["worker", "--cluster", "{cluster}"], "the number of this worker is unknown"),
-        (["audit", __file__ + ":x", "--plan", "{plan}", "--batch", "8"], "its own"),
+        ("plan {plan} --memory 1GiB", "belong to --gpus or to a list"),
+        ("plan {plan} --gpus 2 --batch 64", "has its own batch"),
+        ("plan {plan} --cluster gpu --stand-ins 2", "give one of"),
+        ("plan {plan} --cluster box,cpu", "there is no device 'box'"),
+        ("plan {plan} --cluster none.toml", "cannot load the cluster file"),
+        ("plan {plan} --cluster gpu,cpu --pin left", "write PATTERN="),
+        ("plan none.json --cluster cpu", "'none.json': No such file"),
+        ("plan {text} --cluster cpu", "is not JSON"),
+        ("plan {other} --cluster cpu", "neither a plan nor"),
+        ("plan {workload} --cluster cpu", "includes its machine"),
+        ("draw {workload}", "it is not a plan of version 1"),
+        ("draw {plan} -o placement.jpg", "jpg"),
+        ("score {plan} {other} --cluster cpu", "names cannot be placed"),
+        ("audit {plan}", "has none"),
+        ("run none.py", "there is no script 'none.py'"),
+        ("audit none.py:x --plan {plan}", "there is no file 'none.py'"),
+        ("worker --cluster {cluster}", "the number of this worker is unknown"),
+        (f"audit {__file__}:x --plan {{plan}} --batch 8", "its own"),
     ],
 )
 def test_wrong_questions_are_answered_with_words(
-    words: list[str],
-    said: str,
-    tmp_path: Path,
-    plan_file: str,
-    workload_file: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    words, said, cli, tmp_path, plan_file, workload_file
+):
     """Exit code 2 and a message that says what was wrong; no traceback."""
     text, other = tmp_path / "text.json", tmp_path / "other.json"
+    box = tmp_path / "box.toml"
     text.write_text("{ not json")
-    other.write_text('{"some": {"thing": 1}}')
-    cluster = tmp_path / "cluster.toml"
-    write_cluster(Cluster.of("cpu", "worker:0/cpu:0"), cluster)
-    files = {
-        "cluster": str(cluster),
-        "plan": plan_file,
-        "workload": workload_file,
-        "text": str(text),
-        "other": str(other),
-    }
+    other.write_text('{"some": "thing"}')
+    write_cluster(Cluster.of("cpu", "worker:0/cpu:0"), box)
+    files = {"plan": plan_file, "workload": workload_file, "cluster": box}
 
-    assert main([word.format(**files) for word in words]) == 2
-    printed = capsys.readouterr()
+    printed = cli(words.format(**files, text=text, other=other), 2)
     assert printed.out == ""
     assert printed.err.startswith("splitnet: ")
     assert said in printed.err
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["nonsense"], ["draw"], ["draw", "a", "b"], ["demo", "--epochs", "0"]]
-    + [["cluster", "up"]],
+    "words", ["nonsense", "draw", "draw a b", "demo --epochs 0", "cluster up"]
 )
-def test_usage_errors_exit_with_2(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_usage_errors_exit_with_2(words, cli):
     """What the parser refuses is a usage error too."""
-    assert main(words) == 2
-    assert "Usage: splitnet" in capsys.readouterr().err
+    assert "Usage: splitnet" in cli(words, 2).err
 
 
-def test_tensorflow_is_loaded_only_where_it_is_needed(
-    plan_file: str,
-) -> None:
+def test_tensorflow_is_loaded_only_where_it_is_needed(plan_file, child):
     """Not for saved files, and not to say that a file is missing."""
-    done = python(
+    done = child(
         "-c",
         "import sys; from splitnet.cli import main\n"
         "for words in ('plan none.py:x', 'audit no.such:x', 'measure none.keras'):\n"
@@ -92,6 +128,7 @@ def test_tensorflow_is_loaded_only_where_it_is_needed(
         f"main(['draw', {plan_file!r}, '-o', {plan_file + '.svg'!r}])\n"
         f"main(['simulate', {plan_file!r}])\n"
         "print([m for m in ('tensorflow', 'keras') if m in sys.modules])",
+        python=(),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("False\n")
@@ -99,7 +136,7 @@ def test_tensorflow_is_loaded_only_where_it_is_needed(
     assert done.stderr.count("there is no") == 3
 
 
-def test_a_pipe_gets_nothing_but_answers(plan_file: str) -> None:
+def test_a_pipe_gets_nothing_but_answers(plan_file, child):
     """No colour, progress or noise; what its encoding lacks is replaced, or escaped."""
     path = Path(plan_file)
     path.write_text(path.read_text().replace("left", "l\u00efnks"), encoding="utf-8")
@@ -114,50 +151,40 @@ def test_a_pipe_gets_nothing_but_answers(plan_file: str) -> None:
     assert json.loads(figures.stdout)["device_of"]["l\u00efnks"] == "gpu:0"
 
 
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_examples(cli):
     """`splitnet` alone is no error; help of each command ends with lines to copy."""
-    assert main([]) == 0
-    assert "Commands:" in capsys.readouterr().out
+    assert "Commands:" in cli("").out
     for name in ("plan", "draw", "audit", "run", "cluster up"):
-        assert main([*name.split(), "--help"]) == 0
-        assert f"splitnet {name} " in capsys.readouterr().out.partition("Examples:")[2]
+        examples = cli(f"{name} --help").out.partition("Examples:")[2]
+        assert f"splitnet {name} " in examples
 
 
 def test_ctrl_c_while_planning_keeps_the_old_file(
-    plan_file: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    cli, plan_file, tmp_path, monkeypatch
+):
     """Exit code 130, "interrupted", and nothing is written."""
     # A program that a shell starts in the background ignores the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(sn, "plan", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     out = tmp_path / "out.json"
     out.write_text("yesterday's")
-    words = ["plan", plan_file, "--cluster", "2*gpu,cpu", "-o", str(out)]
 
     try:
-        assert main(words) == 130
+        printed = cli(f"plan {plan_file} --cluster 2*gpu,cpu -o {out}", 130)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert capsys.readouterr().err.endswith("splitnet: interrupted\n")
+    assert printed.err.endswith("splitnet: interrupted\n")
     assert out.read_text() == "yesterday's"
 
 
-def test_completion_and_version_know_what_there_is() -> None:
+def test_completion_and_version_know_what_there_is(child):
     """Commands, options and choices; `--version` is the package's."""
-
-    def offered(words: str, current: int) -> list[str]:
-        asked = {
-            "_SPLITNET_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(current),
-        }
-        return child(**asked).stdout.split()
-
-    assert offered("splitnet pl", 1) == ["plan"]
-    assert offered("splitnet cluster h", 2) == ["health"]
-    assert offered("splitnet plan --mis", 2) == ["--missing"]
-    assert offered("splitnet plan --missing e", 3) == ["error"]
+    for words, current, offered in (
+        ("splitnet pl", "1", "plan"),
+        ("splitnet cluster h", "2", "health"),
+        ("splitnet plan --mis", "2", "--missing"),
+        ("splitnet plan --missing e", "3", "error"),
+    ):
+        asked = {"_SPLITNET_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        assert child(**asked, COMP_CWORD=current).stdout.split() == [offered]
     assert child("--version").stdout.strip() == f"splitnet {sn.__version__}"

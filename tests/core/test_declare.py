@@ -1,32 +1,15 @@
-"""Declarations: what they hold, and every fault at once, with its file and line."""
-
-import re
-from collections.abc import Callable
-from typing import Any
+"""What is declared: nets and machines as values."""
 
 import pytest
 
 import splitnet as sn
+from splitnet.core.cluster import Cluster, Device, Host, Link
+from splitnet.core.errors import DeviceError, parse_bytes, parse_quantity
 
 BODY = object()
 
 
-def faults(declare: Callable[[sn.Net], Any]) -> str:
-    """What is said of a net that `declare` builds."""
-    net = sn.Net("broken")
-    declare(net)
-    with pytest.raises(sn.DeclarationError) as caught:
-        net.check()
-    return str(caught.value)
-
-
-def finish(net: sn.Net, *refs: Any) -> None:
-    """Make every reference an output."""
-    for ref in refs:
-        net.output(ref)
-
-
-def test_net_holds_what_was_declared() -> None:
+def test_net_holds_what_was_declared():
     """Branches stand in order, with their devices in canonical spelling."""
     net = sn.Net("small")
     x = net.input("x", (4, None), dtype="int32")
@@ -46,14 +29,14 @@ def test_net_holds_what_was_declared() -> None:
     assert [output.name for output in net.outputs] == ["answer"]
 
 
-def test_net_never_touches_a_body() -> None:
+def test_net_never_touches_a_body():
     """It is looked at when the net is read; nor does a prompt, or `if ref:`, do so."""
 
     class Hostile:
-        def __getattribute__(self, name: str) -> Any:
+        def __getattribute__(self, name):
             raise AssertionError(f"declaring looked at {name}")
 
-        def __call__(self, *_: Any) -> Any:
+        def __call__(self, *_):
             raise AssertionError("declaring called the body")
 
     net = sn.Net("careful")
@@ -64,143 +47,54 @@ def test_net_never_touches_a_body() -> None:
     assert ref
 
 
-def test_all_faults_come_at_once_with_their_lines() -> None:
-    """One error tells everything, each fault with the file and line it stands in."""
-
-    def declare(net: sn.Net) -> None:
-        x = net.input("x", (4,))
-        net.branch("a", x, BODY, on="gpx:1")
-        a = net.branch("a", x, BODY)
-        net.merge("alone", [a], BODY)
-        net.output("a")
-
-    text = faults(declare)
-
-    assert text.startswith("net 'broken' has ")
-    for words in ("on='gpx:1'", "the name 'a' is taken", "merge 'alone' joins 1 input"):
-        assert words in text
-    assert len(set(re.findall(r"test_declare\.py:(\d+): ", text))) >= 4
+BOX = """
+link = "25 GB/s"
+latency = "5 us"
+device = [
+    {name = "gpu:0", preset = "A100"},
+    {name = "gpu:1", memory = "16 GiB", speed = "19.5 TFLOP/s"},
+    {name = "cpu"},
+]
+links = [{between = ["gpu:0", "gpu:1"], bandwidth = "300 GB/s"}]
+"""
 
 
-@pytest.mark.parametrize(
-    ("declare", "words"),
-    [
-        (lambda net: None, "net 'broken' is empty"),
-        (
-            lambda net: net.branch("a", net.input("x", (4,)), BODY),
-            "net 'broken' has no output; say net.output(ref) for each",
-        ),
-        (
-            lambda net: finish(net, net.branch("a", [], BODY)),
-            "branch 'a' takes what a branch returned. Received: []",
-        ),
-        (
-            lambda net: finish(net, net.input("x", (4,)), net.input("x", (4,))),
-            "the name 'x' is taken by the input at",
-        ),
-        (
-            lambda net: (net.input("y", (4,)), finish(net, net.input("x", (4,)))),
-            "input 'y' leads to no output; use it or remove it",
-        ),
-        (
-            lambda net: (
-                net.branch("dead", x := net.input("x", (4,)), BODY),
-                finish(net, net.branch("a", x, BODY)),
-            ),
-            "branch 'dead' leads to no output; use it or remove it",
-        ),
-        (
-            lambda net: finish(net, sn.Net("other").input("x", (4,))),
-            "the output uses 'x' of another net, 'other'",
-        ),
-        (
-            lambda net: finish(
-                net, net.branch("a", sn.Net("other").input("x", (4,)), BODY)
-            ),
-            "branch 'a' uses 'x' of another net, 'other'",
-        ),
-        (lambda net: net.input("x", 4), "the shape must be a tuple such as (28, 28)"),
-        (lambda net: net.input("x", b"ab"), "the shape must be a tuple such as"),
-        *(
-            (lambda net, n=name: net.input(n, (3,)), "needs a name of printable")
-            for name in ("", 3, ["x"], "a/b", "a\x1b[2J")
-        ),
-        (
-            lambda net: net.output(net.input("x", (3,)), "_x"),
-            "an output needs a name of printable",
-        ),
-        (
-            lambda net: [net.output(net.input(n, (3,)), "y") for n in "ab"],
-            "the name 'y' is taken by the output at",
-        ),
-        (
-            lambda net: net.branch("a", net.input("x", (3,)), BODY, near="x"),
-            "near= takes what a branch returned. Received: 'x'",
-        ),
-    ],
-)
-def test_fault_is_told(declare: Callable[[sn.Net], Any], words: str) -> None:
-    """Each fault of a declaration has words that say what to do."""
-    assert words in faults(declare)
+def test_load_reads_devices_and_links(tmp_path):
+    """Devices in the file's order, with presets; one is found however it is spelled."""
+    path = tmp_path / "box.toml"
+    path.write_text(BOX)
+    box = Cluster.load(path)
+
+    assert [device.name for device in box] == ["gpu:0", "gpu:1", "cpu:0"]
+    assert box["gpu:0"].memory_bytes == 80 * 10**9
+    assert box["gpu:1"].flops_per_second == 19.5e12
+    assert box.link("gpu:1", "gpu:0").bytes_per_second == 300e9
+    assert box.link("gpu:1", "cpu:0").bytes_per_second == 25e9
+    assert box.link("gpu:1", "cpu:0").latency_seconds == pytest.approx(5e-6)
+    for spelled in ("/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/GPU:1"):
+        assert box[spelled].name == "gpu:1"
 
 
-@pytest.mark.parametrize("name", ["_x", "a/b", "", " ", "-a", "a\n", 7])
-def test_net_names_that_tensorflow_refuses_are_faults(name: Any) -> None:
-    """A model's name is a scope of TensorFlow's graph."""
-    with pytest.raises(sn.DeclarationError, match="a net needs a name of printable"):
-        sn.Net(name).check()
+def test_quantities_know_their_units():
+    """Binary and decimal prefixes, and times."""
+    assert parse_bytes("16 GiB") == 16 * 2**30
+    assert parse_bytes("1.5 kB") == 1500
+    assert parse_quantity("2 TB/s", "it", "B/s") == 2e12
+    assert parse_quantity("1 PFLOPS", "it", "FLOP/s") == 1e15
+    assert parse_quantity("3 ms", "it", "s") == pytest.approx(0.003)
 
 
-@pytest.mark.parametrize("on", [[], None, 3, "", "gpu:-1", "gpu:x", ["gpu:0", 4]])
-def test_impossible_device_is_told(on: Any) -> None:
-    """Whatever is no device is refused with what was asked."""
-    text = faults(lambda net: net.branch("a", net.input("x", (3,)), BODY, on=on))
+def test_a_cluster_without_a_device_or_a_host_keeps_the_rest():
+    """Their links go with them; addresses stay, for when the host comes back."""
+    hosts = (Host("client:0", "a:1"), Host("worker:0", "b:1"), Host("worker:1", "c:1"))
+    names = ("cpu:0", "worker:0/cpu:0", "worker:1/gpu:0", "worker:1/cpu:0")
+    links = (Link("cpu:0", "worker:1/cpu:0", 1e9), Link("*", "*", 1e9))
+    cluster = Cluster(tuple(map(Device.of, names)), links, hosts)
 
-    assert f"branch 'a': on={on!r}: " in text
+    left = cluster.without("worker:1")
 
-
-@pytest.mark.parametrize(
-    ("constraints", "said"),
-    [
-        (
-            ({}, {"near": "a"}, {"near": "b", "apart": "a"}),
-            r"\.py:\d+: 'c' must be apart from 'a', but near= binds them to one device",
-        ),
-        (
-            ({"on": "gpu:0"}, {"near": "a"}, {"on": "gpu:1", "near": "b"}),
-            r"\.py:\d+: near= binds .* share a device: 'a' on gpu:0; 'c' on gpu:1",
-        ),
-        (
-            ({"on": "gpu:0"}, {"on": "gpu:0", "apart": "a"}),
-            "'b' must be apart from 'a', but both are on gpu:0",
-        ),
-        (
-            (
-                *({"on": "gpu:0"}, {"near": "a"}),
-                *({"on": "gpu:0"}, {"near": "c", "apart": "b"}),
-            ),
-            "'d' must be apart from 'b', but both are on gpu:0",
-        ),
-        (
-            (
-                *({"on": "gpu:0"}, {"near": "a", "on": "gpu:0"}),
-                *({"apart": "a", "on": "gpu:1"}, {"near": "c"}),
-            ),
-            "^$",
-        ),
-    ],
-    ids=["near and apart", "pins through others", "equal pins", "neighbours", "none"],
-)
-def test_conflicting_constraints_are_told(
-    constraints: tuple[dict[str, Any], ...], said: str
-) -> None:
-    """Near binds to one device, however long the chain; a neighbour's pin counts."""
-    net = sn.Net("constrained")
-    x = net.input("x", (4,))
-    refs: dict[str, Any] = {}
-    for letter, given in zip("abcd", constraints):
-        named = {word: refs.get(value, value) for word, value in given.items()}
-        refs[letter] = net.branch(letter, x, BODY, **named)
-        net.output(refs[letter])
-
-    assert re.search(said, "\n".join(net.faults()))
+    assert [device.name for device in left] == ["cpu:0", "worker:0/cpu:0"]
+    assert (left.links, left.hosts) == (links[1:], hosts)
+    assert len(cluster.without("/job:worker/task:1/device:GPU:0", "cpu:0")) == 2
+    with pytest.raises(DeviceError, match="there is no device 'worker:7'"):
+        cluster.without("worker:7")

@@ -4,18 +4,16 @@ import sys
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-import pytest
-
 import splitnet as sn
 from splitnet.core.audit import Audit, Finding
 from splitnet.view.render import notebook_progress
 from tests.view import plans
 
-PLAN = plans.chain(300)
+PLAN, SMALL = plans.chain(300), plans.siamese()
 FINDING = Finding("forward", "left", "gpu:0", "cpu:0", "left ran on cpu:0.")
 
 
-def test_repr_is_one_short_line() -> None:
+def test_repr_is_one_short_line():
     """A plan of 300 branches does not flood the screen; answers are sentences."""
     for value, said in (
         (PLAN, "<Plan of 'chain of 300': "),
@@ -30,25 +28,21 @@ def test_repr_is_one_short_line() -> None:
         assert len(shown) < 120
         assert "\n" not in shown
 
-    small = sn.score(plans.siamese().graph, PLAN.cluster, {"*": "gpu:0"})
+    small = sn.score(SMALL.graph, PLAN.cluster, {"*": "gpu:0"})
     for answer in (
-        small.verdict,
-        small.explain("left"),
-        small.compare(small),
-        sn.compare_strategies(small),
-        sn.sensitivity(small, draws=1),
+        *(small.verdict, small.explain("left"), small.compare(small)),
+        *(sn.compare_strategies(small), sn.sensitivity(small, draws=1)),
     ):
         assert repr(answer) == str(answer)
         assert "(" not in repr(answer).split()[0]
 
 
-def test_plans_and_audits_show_themselves_in_a_notebook() -> None:
+def test_plans_and_audits_show_themselves_in_a_notebook():
     """A chart of the step, and a diagram with the table or the findings below."""
-    siamese = plans.siamese()
-    audit = sn.Audit(siamese, (), (FINDING,), {})
+    audit = Audit(SMALL, (), (FINDING,), {})
 
-    assert siamese.timeline._repr_svg_().startswith("<svg")
-    for value, said in ((audit, "left ran on cpu:0."), (siamese, "1.50 times")):
+    assert SMALL.timeline._repr_svg_().startswith("<svg")
+    for value, said in ((audit, "left ran on cpu:0."), (SMALL, "1.50 times")):
         page = value._repr_html_()
         svg, table = page.split(">", 1)[1].split("</div>")
         assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
@@ -56,7 +50,7 @@ def test_plans_and_audits_show_themselves_in_a_notebook() -> None:
         assert "<script" not in page
 
 
-def test_nets_and_clusters_show_themselves_in_a_notebook() -> None:
+def test_nets_and_clusters_show_themselves_in_a_notebook():
     """A box per declared branch with its device; a box and a line per device."""
     net = sn.Net("fusion")
     pixels = net.input("image<1>", (8,))
@@ -78,18 +72,16 @@ def test_nets_and_clusters_show_themselves_in_a_notebook() -> None:
     assert net._repr_svg_().count('class="node"') < 10  # blocks
 
 
-def test_a_notebook_shows_a_bar_while_it_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_a_bar_while_it_plans(monkeypatch):
     """Nothing elsewhere; in IPython's kernel a bar with the best value."""
     assert notebook_progress() is None
-    shown: list[str] = []
-    shell = type("ZMQInteractiveShell", (), {})()
+    shown, shell = [], type("ZMQInteractiveShell", (), {})()
     handle = SimpleNamespace(update=shown.append)
     display = SimpleNamespace(HTML=str, display=lambda it, display_id: handle)
     kernel = SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", kernel)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    advance = notebook_progress()
 
-    assert advance is not None
-    advance(0.5, 0.0123)
+    notebook_progress()(0.5, 0.0123)
+
     assert shown == ['planning <progress value="0.500"></progress> best 0.0123']

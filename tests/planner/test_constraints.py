@@ -44,14 +44,14 @@ def wanting(graph, **on):
             "gpu:9 is not available; cpu is next in the list",
         ),
         (
-            two_towers(),
-            *("cpu", {"see": "cpu:0", "tell": "cpu:0"}),
-            "there is no gpu available",
-        ),
-        (
             wanting(two_towers(), tell="gpu:0 gpu:1"),
             *("2*gpu cpu", {"tell": "gpu:1"}),
             "gpu:0 is full; gpu:1 is next in the list",
+        ),
+        (
+            two_towers(),
+            *("cpu", {"see": "cpu:0", "tell": "cpu:0"}),
+            "there is no gpu available",
         ),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_call_without_gpu_kernel_stays_on_the_cpu():
         find_plan(graph, Cluster.of("gpu"))
 
 
-def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls() -> None:
+def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls():
     """As `device_of` of a plan, the plan itself, or its table by names."""
     plan = find_plan(CALLS, BOX, pins={"c[01]": "gpu:0", "*": "gpu:1"}, regroup=True)
     assert list(plan.device_of) == ["x", "c0 .. c1", "c2 .. c3"]
@@ -174,7 +174,7 @@ def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls() -> None:
         assert scored.value == plan.value
 
 
-def test_a_plan_file_edited_by_hand_is_kept(tmp_path) -> None:
+def test_a_plan_file_edited_by_hand_is_kept(tmp_path):
     """The device that a person wrote is the device of the next plan."""
     path = tmp_path / "plan.json"
     find_plan(CALLS, BOX, pins={"*": "gpu:0"}).save(path)
@@ -199,13 +199,13 @@ def test_a_plan_file_edited_by_hand_is_kept(tmp_path) -> None:
         (find_plan(CALLS, BOX), "'c0' matches no part.*'c1' matches no part"),
     ],
 )
-def test_pins_that_cannot_be_kept_are_explained(pins, message) -> None:
+def test_pins_that_cannot_be_kept_are_explained(pins, message):
     """What was pinned, why it cannot be, and what may have been meant."""
     with pytest.raises(SplitnetError, match=f"(?s){message}"):
         find_plan(two_towers(), BOX, pins=pins)
 
 
-def test_a_placement_that_breaks_constraints_is_told() -> None:
+def test_a_placement_that_breaks_constraints_is_told():
     """Near, apart, a missing kernel and too little memory: a line for each."""
     graph = with_part(two_towers(), "tell", near=("see",))
     graph = with_part(graph, "join", apart=("see",))

@@ -7,14 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import splitnet as sn
-from splitnet.core.graph import Graph, Towers
-from splitnet.core.replication import (
-    batch_shares,
-    collapse,
-    expand,
-    fold,
-    microbatch_growth,
-)
+from splitnet.core import replication
+from splitnet.core.graph import Towers
+from splitnet.core.replication import batch_shares, collapse, expand, fold
 from splitnet.simulator.units import scaled_graph
 from tests import zoo
 from tests.planner.quick import plan_graph
@@ -23,7 +18,7 @@ BATCH = 64
 BOX = sn.Cluster.of("2*gpu", "cpu")
 
 
-def chain(stages: int = 4, *, kept: int = 1 << 20) -> Graph:
+def chain(stages=4, *, kept=1 << 20):
     """Equal calls one after another: the first half on gpu:0, the rest on gpu:1."""
     plain = zoo.chain(stages, flops=4e11, out=BATCH * 2048)
     shape = (BATCH, 512)
@@ -45,7 +40,7 @@ def chain(stages: int = 4, *, kept: int = 1 << 20) -> Graph:
     )
 
 
-def towered(graph: Graph, part: str, count: int) -> Graph:
+def towered(graph, part, count):
     """The graph with one part as towers."""
     towers = {part: Towers(tuple((f"gpu:{i}",) for i in range(count)))}
     sizes = {max(1, n) for n in batch_shares(graph.batch, count)}
@@ -53,7 +48,7 @@ def towered(graph: Graph, part: str, count: int) -> Graph:
 
 
 @given(st.integers(0, 999), st.integers(1, 40))
-def test_shares_add_up_and_differ_by_one_at_most(batch: int, count: int) -> None:
+def test_shares_add_up_and_differ_by_one_at_most(batch, count):
     """Every sample is somewhere, the larger shares come first."""
     found = batch_shares(batch, count)
 
@@ -62,7 +57,7 @@ def test_shares_add_up_and_differ_by_one_at_most(batch: int, count: int) -> None
     assert list(found) == sorted(found, reverse=True)
 
 
-def test_expanded_towers_share_the_work_and_none_of_it_is_lost() -> None:
+def test_expanded_towers_share_the_work_and_none_of_it_is_lost():
     """One part becomes three towers, the home of their weights, and the join."""
     plain, graph = chain(2), towered(chain(2), "c0", 3)
     mine = [c for c in graph.calls if c.part in ("c0/0", "c0/1", "c0/2")]
@@ -79,7 +74,7 @@ def test_expanded_towers_share_the_work_and_none_of_it_is_lost() -> None:
     assert [c.output_shapes[0][0] for c in mine] == [22, 21, 21]
 
 
-def test_folding_and_collapsing_undo_an_expansion() -> None:
+def test_folding_and_collapsing_undo_an_expansion():
     """The plain calls come back, by name and by cost."""
     plain, graph = chain(3), towered(chain(3), "c1", 4)
     back = collapse(graph)
@@ -96,26 +91,16 @@ def test_folding_and_collapsing_undo_an_expansion() -> None:
 @pytest.mark.parametrize(
     ("count", "samples"), [(1, (22, 21, 21)), (5, (24, 20, 20)), (40, (40, 40, 40))]
 )
-def test_towers_share_each_piece_of_a_batch_anew(
-    count: int, samples: tuple[int, ...]
-) -> None:
+def test_towers_share_each_piece_of_a_batch_anew(count, samples):
     """64 over 3 are 22, 21, 21; in 40 pieces each has one of each."""
-    assert microbatch_growth(towered(chain(), "c1", 3), count, BATCH) == {
+    assert replication.microbatch_growth(towered(chain(), "c1", 3), count, BATCH) == {
         f"c1/{i}": most / share
         for i, (most, share) in enumerate(zip(samples, (22, 21, 21)))
     }
 
 
-def test_towers_survive_the_file_of_a_plan(tmp_path: object) -> None:
-    """What `emit` needs to know of towers is in the saved plan."""
-    graph = towered(chain(2), "c0", 2)
-    plan_graph(graph, BOX).save(f"{tmp_path}/plan.json")
-
-    assert sn.load_plan(f"{tmp_path}/plan.json").graph.towers == graph.towers
-
-
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_pipeline_never_beats_the_ideal_and_comes_near_it(schedule: str) -> None:
+def test_pipeline_never_beats_the_ideal_and_comes_near_it(schedule):
     """M micro-batches in S stages take (M + S - 1) / (M * S) of the work, at least.
 
     All four parts run forward and backward for each of them, and update once.
@@ -132,7 +117,7 @@ def test_pipeline_never_beats_the_ideal_and_comes_near_it(schedule: str) -> None
         assert len(set(ran)) == len(ran) == 4 * (count + count) + 4
 
 
-def test_1f1b_and_recomputing_hold_less_and_recomputing_takes_longer() -> None:
+def test_1f1b_and_recomputing_hold_less_and_recomputing_takes_longer():
     """Two micro-batches in flight instead of eight: a quarter of what is saved."""
     plan = plan_graph(chain(kept=256 << 20), BOX)
     plain, bounded, again = (

@@ -1,3 +1,5 @@
+"""Plan files: they travel, may be edited by hand, and name the field at fault."""
+
 import json
 import random
 from dataclasses import replace
@@ -13,6 +15,7 @@ from splitnet.planner.analysis import with_verdict
 from splitnet.planner.evaluate import executed
 from splitnet.planner.plan_file import load_plan, plan_from_dict, plan_to_dict
 from tests.planner.quick import plan_graph
+from tests.planner.test_parallel import chain, towered
 from tests.simulator.small import Seconds
 from tests.zoo import diamond, random_dag, two_towers
 
@@ -25,10 +28,7 @@ def copy_of(values):
     return json.loads(json.dumps(values))
 
 
-def executed_plan():
-    """A plan that runs in micro-batches and recomputes."""
-    how = Execution(4, "1f1b", ("gpu:1",))
-    return with_verdict(executed(plan_graph(two_towers(), BOX), how))
+HOW = Execution(4, "1f1b", ("gpu:1",))
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,10 @@ def executed_plan():
     [
         plan_graph(two_towers(on=("gpu:0", "gpu:5")), BOX),
         plan_graph(random_dag(4, pinned=True), BOX),
-        executed_plan(),
+        with_verdict(executed(plan_graph(two_towers(), BOX), HOW)),
+        plan_graph(towered(chain(2), "c0", 2), BOX),
     ],
-    ids=["fallbacks", "random", "executed"],
+    ids=["fallbacks", "random", "executed", "towers"],
 )
 def test_plan_file_round_trips(tmp_path, plan):
     """What is saved is loaded again, to the last figure, and gives equal bytes."""
@@ -131,7 +132,7 @@ def test_plan_file_mangled_at_random_raises_nothing_else(seed, junk):
 
 def test_plan_file_refuses_a_cost_model_of_ones_own(tmp_path):
     """It would not play the same when loaded."""
-    plan = plan_graph(diamond(flops=100.0), BOX, costs=Seconds(update=0.0))
+    plan = plan_graph(diamond(flops=100.0), BOX, costs=Seconds())
 
     with pytest.raises(PlanFileError, match="cannot hold costs of class 'Seconds'"):
         plan.save(tmp_path / "plan.json")

@@ -27,10 +27,9 @@ def test_plan_is_between_its_bound_and_every_device(seed, objective):
     """No placement is below a bound, and no single device is better than the plan."""
     graph, draw = random_dag(seed, 6), random.Random(seed)
     plan = find_plan(graph, BOX, objective=objective, cut_penalty=0.0)
-    names = [device.name for device in BOX]
+    names, parts = [device.name for device in BOX], [p.name for p in graph.parts[1:]]
     alone = [{"*": name} for name in names]
-    free = [part.name for part in graph.parts if part.kind != "input"]
-    mixed = [{part: draw.choice(names) for part in free} for _ in range(20)]
+    mixed = [{part: draw.choice(names) for part in parts} for _ in range(20)]
     for device_of in (*alone, *mixed):
         other = score(graph, BOX, device_of, objective=objective)
         assert max(plan.bound, other.bound) <= other.value
@@ -75,7 +74,7 @@ def test_plan_for_memory_in_one_piece_each(seed):
     sizes = (replace(w, bytes=draw.randint(1, 9) * MIB) for w in graph.weights)
     graph = replace(graph, weights=tuple(sizes))
     how = {"objective": "memory", "contiguity": "convex", "cut_penalty": 0.0}
-    plan = find_plan(graph, BOX, **how, time_limit=30.0, effort=1_000_000, seed=seed)
+    plan = find_plan(graph, BOX, **how, time_limit=30.0, effort=400_000, seed=seed)
     at = [plan.device_of[part.name] for part in graph.parts]
     runs = [device for device, _ in groupby(at)]
 
@@ -101,20 +100,11 @@ def test_plan_for_memory_spreads_bytes_round_what_is_pinned():
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_plan_is_valued_like_its_placement(objective):
-    """The value of a plan is the value of its placement when a person gives it."""
-    graph = wide(4)
-    plan = find_plan(graph, BOX, objective=objective, time_limit=1.0)
-    again = score(graph, BOX, plan.device_of, objective=objective)
+def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
+    """Two parts that must be apart are, one stays near another, the merge at home.
 
-    assert plan.value == pytest.approx(again.value)
-    assert 0 < again.bound <= again.value
-    assert plan.device_of["join"] == "cpu:0"
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_plan_keeps_near_and_apart_for_every_objective(objective):
-    """Two parts that must be apart are, and one stays near another."""
+    The value of a plan is the value of its placement when a person gives it.
+    """
     bound = {
         "b1": {"apart": ("b0",)},
         "b2": {"near": ("b0",)},
@@ -123,18 +113,20 @@ def test_plan_keeps_near_and_apart_for_every_objective(objective):
     parts = tuple(replace(p, **bound.get(p.name, {})) for p in wide(4).parts)
     graph = replace(wide(4), parts=parts)
     plan = find_plan(graph, BOX, objective=objective, time_limit=0.5)
+    again = score(graph, BOX, plan.device_of, objective=objective)
     at = plan.device_of
 
-    assert at["b2"] == at["b0"]
+    assert (at["b2"], at["join"]) == (at["b0"], "cpu:0")
     assert len({at["b0"], at["b1"], at["b3"]}) == 3
-    assert 0 <= plan.bound <= plan.value
+    assert plan.value == pytest.approx(again.value)
+    assert 0 < max(again.bound, plan.bound) <= again.value * (1 + 1e-12)
 
 
 def test_plan_reports_progress_and_is_interrupted():
     """The best value so far only falls. Ctrl-C ends planning without a plan."""
     graph, seen = random_dag(3, 14), list[float]()
 
-    def interrupt(_share: float, _best: float) -> None:
+    def interrupt(_share, _best):
         raise KeyboardInterrupt
 
     plan = find_plan(
@@ -147,15 +139,13 @@ def test_plan_reports_progress_and_is_interrupted():
         find_plan(graph, BOX, on_progress=interrupt)
 
 
-@pytest.mark.parametrize("time_limit", [0.0, 1.0])
+@pytest.mark.parametrize("how", [{"time_limit": 0.0}, {"effort": 50_000}], ids=str)
 @pytest.mark.parametrize("regroup", [False, True])
-def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(
-    regroup, time_limit
-):
+def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(regroup, how):
     """The cut penalty holds for declared parts as for the calls of a model."""
     box = Cluster.of("8*gpu", "cpu")
     alone = score(chain(24), box, {"*": "gpu:0"})
-    plan = find_plan(chain(24), box, regroup=regroup, time_limit=time_limit)
+    plan = find_plan(chain(24), box, regroup=regroup, **how)
     used = {device for part, device in plan.device_of.items() if part != "x"}
 
     assert len(used) == 1 or plan.value < 0.98 * alone.value
@@ -193,12 +183,12 @@ def test_score_judges_a_persons_plan():
 
 
 @pytest.mark.parametrize("share", [2.0, 0.7])
-def test_calls_are_judged_by_the_functions_that_run(share: float) -> None:
+def test_calls_are_judged_by_the_functions_that_run(share):
     """Whatever fits: time and memory are those of the functions that calls make."""
-    graph = random_dag(5, 60)
+    graph = random_dag(5, 40)
     alone = score(graph, BOX, {"*": "gpu:0"}).memory["gpu:0"].total
     box = Cluster.of("2*gpu", "cpu", memory=int(share * alone), link="12 GB/s")
-    how = {"effort": 300_000, "time_limit": 30.0, "seed": 1}
+    how = {"effort": 50_000, "time_limit": 30.0, "seed": 1}
 
     plan = plan_graph(graph, box, regroup=True, **how)
 

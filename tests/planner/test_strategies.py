@@ -4,7 +4,6 @@ import pytest
 
 import splitnet as sn
 from splitnet.core.cluster import Cluster
-from splitnet.core.plan import Plan
 from splitnet.core.timeline import Execution
 from splitnet.planner.evaluate import executed
 from splitnet.planner.strategies.candidates import compare_plan
@@ -15,7 +14,7 @@ BOX = Cluster.of("2*gpu", "cpu")
 HALVES = {"c[01]": "gpu:0", "c[23]": "gpu:1"}
 
 
-def two_stages() -> Plan:
+def two_stages():
     """Four equal calls, the first half on one GPU, the rest on the other."""
     return plan_graph(chain(4, flops=4e11), BOX, pins=HALVES)
 
@@ -56,24 +55,19 @@ def test_a_losing_plan_is_not_called_a_win():
 def test_a_chain_on_one_device_is_cut_into_stages():
     """A pipeline needs stages; where the plan has none, they are of equal work.
 
-    One call makes no pipeline.
+    One call makes no pipeline. CPUs are used where there are no GPUs: the devices
+    beside the first are equals.
     """
-    plan = find_plan(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"})
-    found = compare_plan(plan)
-    single = find_plan(chain(1), Cluster.of("gpu", "cpu"))
+    found = compare_plan(find_plan(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"}))
+    single = compare_plan(find_plan(chain(1), Cluster.of("gpu", "cpu")))
+    pins = {"c[01]": "cpu:1", "c[23]": "cpu:2"}
+    cpus = find_plan(chain(4, flops=4e11), Cluster.of("3*cpu"), pins=pins)
 
     assert "strategy='auto', microbatches=" in found["pipeline"].how
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
+    assert {"cpu:1", "cpu:2"} <= set(compare_plan(cpus)["towers"].devices)
     with pytest.raises(KeyError, match="pipeline"):
-        compare_plan(single)["pipeline"]
-
-
-def test_cpus_are_used_where_there_are_no_gpus():
-    """The devices beside the first are equals: towers and stages may use them."""
-    pins = {"c[01]": "cpu:1", "c[23]": "cpu:2"}
-    plan = find_plan(chain(4, flops=4e11), Cluster.of("3*cpu"), pins=pins)
-
-    assert {"cpu:1", "cpu:2"} <= set(compare_plan(plan)["towers"].devices)
+        single["pipeline"]
 
 
 def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():

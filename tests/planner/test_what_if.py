@@ -5,10 +5,6 @@ import pytest
 import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError
-from splitnet.core.plan import PlanOptions
-from splitnet.planner import analysis
-from splitnet.planner.analysis import heaviest_moves
-from splitnet.planner.evaluate import score
 from splitnet.planner.what_if import largest_batch, sensitivity
 from tests.planner.quick import find_plan
 from tests.zoo import chain, random_dag, wide
@@ -51,21 +47,3 @@ def test_largest_batch_fits_and_the_next_does_not():
     assert kept == most
     # No batch helps a model whose weights are too large.
     assert largest_batch(chain(3), Cluster.of("gpu", memory="5 MiB")) == 0
-
-
-@pytest.mark.parametrize("objective", ["latency", "throughput"])
-def test_heaviest_moves_of_a_large_net_are_what_score_says(objective, monkeypatch):
-    """Where memory is estimated, value and transfers are those of the placement."""
-    monkeypatch.setattr(analysis, "_MOST_DETAILED", 0)
-    graph, options = random_dag(7, 12), PlanOptions(objective=objective)
-    places = {part.name: f"gpu:{n % 2}" for n, part in enumerate(graph.parts[1:])}
-    places["x"] = "cpu:0"
-    plan = score(graph, BOX, places, options)
-    moves = heaviest_moves(plan, most=12)
-
-    assert len(moves) == 12
-    for part, alternatives in moves.items():
-        for one in alternatives:
-            there = score(graph, BOX, plan.device_of | {part: one.device}, options)
-            assert one.value == pytest.approx(there.value)
-            assert one.transfer_bytes == there.transfer_bytes

@@ -1,11 +1,17 @@
 """The event loop: tasks and copies of small steps at times computed by hand."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.simulator.small import box, dense, graph, outcome, spans
+from splitnet.core.graph import Weights
+from splitnet.simulator.step_graph import step_graph
+from splitnet.simulator.units import cut_run
+from tests.simulator.small import Seconds, box, dense, graph, outcome, spans
 
 LEFT, RIGHT = (dense(name, weights=("w",)) for name in ("left", "right"))
 JOIN = dense("join", weights=())
+TWO = [dense("a"), dense("b")]
 TWO_CALLS = [dense("a"), dense("b", seconds=5.0), dense("c1", "c"), dense("c2", "c")]
 FOUR = [dense("a", out=2), dense("d", out=2), dense("b"), dense("c")]
 EARLY = [dense("a", out=2), dense("d", seconds=0.0, out=2), dense("b"), dense("c")]
@@ -29,16 +35,12 @@ EARLY = [dense("a", out=2), dense("d", seconds=0.0, out=2), dense("b"), dense("c
         ),
         # b and c share the copy of a's output, and one gradient crosses after both.
         (
-            graph([dense("a"), dense("b"), dense("c")], "a-b a-c"),
+            graph([*TWO, dense("c")], "a-b a-c"),
             *("011", {}, True),
             "a 0-1, a>b 1-2, b 2-3, c 3-4, b' 4-6, c' 6-8, b>a' 8-9",
         ),
         # The first call of the part does not need b, but the part is one function.
-        (
-            graph(TWO_CALLS, "a-c1 c1-c2 b-c2"),
-            *("010", {}, False),
-            "b>c 5-6, c 6-8",
-        ),
+        (graph(TWO_CALLS, "a-c1 c1-c2 b-c2"), "010", {}, False, "b>c 5-6, c 6-8"),
         # w is at home with left on gpu:0; 4 bytes each way.
         (
             graph([LEFT, RIGHT, JOIN], "left-join right-join", weight_bytes=4),
@@ -71,23 +73,87 @@ def test_a_step_at_times_computed_by_hand(one, devices, machine, training, expec
         assert found[name] == tuple(map(float, times.split("-"))), event
 
 
+OWN = [dense("f", "p"), dense("loss"), dense("g", "p", backward=True)]
+SHARED = graph([LEFT, RIGHT, JOIN], "left-join right-join")
+
+
 @pytest.mark.parametrize(
     ("one", "devices", "training", "names"),
     [
-        (graph([dense("a"), dense("b")], "a-b"), "00", False, "a b"),
-        (
-            graph([dense("a"), dense("b")], "a-b", dtype="int32"),
-            *("01", True, "a a' a* a>b b b' b*"),
-        ),
-        (
-            graph([LEFT, RIGHT, JOIN], "left-join right-join"),
-            *("000", True, "left right join join' right' left' left*"),
-        ),
+        (graph(TWO, "a-b"), "00", False, "a b"),
+        (graph(TWO, "a-b", dtype="int32"), "01", True, "a a' a* a>b b b' b*"),
+        (SHARED, "000", True, "join join' left left' left* right right'"),
+        # A graph with backward calls of its own gets no other backward pass.
+        (graph(OWN, "f-loss loss-g"), "00", True, "loss p p'"),
     ],
-    ids=["inference", "integers", "shared"],
+    ids=["inference", "integers", "shared", "own backward calls"],
 )
 def test_what_a_step_consists_of(one, devices, training, names):
     """Inference is forward; integers get no gradient; a shared weight one update."""
-    assert sorted(spans(outcome(one, box(), devices, training=training))) == sorted(
-        names.split()
-    )
+    found = outcome(one, box(), devices, training=training)
+
+    assert sorted(spans(found)) == names.split()
+    assert len(found.timeline.tasks) + len(found.timeline.copies) == len(names.split())
+
+
+CHAIN = {i: [(i - 1, 0)] for i in range(1, 64)}
+
+
+@pytest.mark.parametrize(
+    ("count", "more", "lengths"),
+    [
+        (1, {}, [1]),
+        (15, {}, [15]),
+        (16, {}, [8, 8]),
+        (31, {}, [8, 8, 15]),
+        (32, {}, [8, 8, 8, 8]),
+        # A skip from call 2 to call 20 moves the cut behind it.
+        (32, {20: [(19, 0), (2, 0)]}, [21, 11]),
+        # A tensor that two calls read is one, two outputs of a call are two.
+        (20, {12: [(11, 0), (7, 0)], 8: [(7, 0)]}, [8, 12]),
+        (20, {12: [(11, 0), (7, 1)], 8: [(7, 0)]}, [20]),
+    ],
+)
+def test_a_chain_is_cut_every_eight_calls_where_one_tensor_passes(count, more, lengths):
+    """What is left has eight calls at least."""
+    assert [len(run) for run in cut_run(range(count), CHAIN | more)] == lengths
+
+
+def test_parts_that_wait_for_each_other_count_call_by_call():
+    """P leaves for q and comes back; r is not concerned."""
+    calls = [dense("p1", "p"), dense("q"), dense("p2", "p")]
+    calls += [dense("r1", "r"), dense("r2", "r")]
+    step = step_graph(graph(calls, "p1-q q-p2 p2-r1 r1-r2"), box(), Seconds())
+
+    assert [unit.name for unit in step.units] == ["p1", "q", "p2", "r1"]
+    assert step.parts == ["p", "q", "p", "r"]
+
+
+def test_gradients_flow_between_trained_weights_and_outputs():
+    """Not into what has no weight before it, no way to an output, or frozen weights.
+
+    A weight that no call uses changes nothing.
+    """
+    calls = [dense("x", weights=()), dense("a"), dense("b", weights=()), dense("side")]
+    one = replace(graph(calls, "x-a a-b a-side", weight_bytes=8), outputs=("b",))
+    still = (replace(weight, trainable=False) for weight in one.weights)
+    frozen = replace(one, weights=(*still, Weights("unused", 8)))
+    for which, flows, trained in ((one, ["a", "b"], ["a"]), (frozen, [], [])):
+        units = step_graph(which, box(), Seconds()).units
+
+        assert [unit.name for unit in units if unit.has_backward] == flows
+        assert [unit.name for unit in units if unit.trained] == trained
+        assert [unit.weight_bytes for unit in units] == [0, 8, 0, 8]
+
+
+def test_a_shared_embedding_sends_rows_where_all_of_a_unit_look_up():
+    """B looks up rows of 3 bytes by numbers of 1 byte; c multiplies by the table."""
+    look = {"weights": ("table",), "lookups": ("table",)}
+    calls = [dense("i", weights=()), dense("a", out=3, **look)]
+    calls += [dense("b", out=3, **look), dense("c", weights=("table",))]
+    one = graph(calls, "i-a i-b a-c", weight_bytes=100)
+    [table] = step_graph(one, box(), Seconds()).weights
+
+    assert table.row_bytes == (4, 4, 0)
+    assert table.sum_bytes([True, True, False]) == 8
+    assert table.sum_bytes([False, True, True]) == 104

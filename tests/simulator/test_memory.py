@@ -12,19 +12,20 @@ from splitnet.simulator.step_graph import step_graph
 from tests.simulator.small import Seconds, box, dense, graph, outcome, view
 
 
-def at(found, device: str, moment: float) -> int:
+def at(found, device, moment):
     """Bytes in use on a device at a moment."""
     curve = found.timeline.memory[device]
     return [count for time, count in curve if time <= moment][-1]
 
 
-def calls_of(part: str | None = None, **more: object):
+def chain(part=None, weight_bytes=1000):
     """Calls a, b, c: outputs of 100, 10 and 1 bytes."""
     outputs = ("a", 100), ("b", 10), ("c", 1)
-    return [dense(name, part, out=out, **more) for name, out in outputs]
+    calls = [dense(name, part, out=out) for name, out in outputs]
+    return graph(calls, "a-b b-c", weight_bytes=weight_bytes)
 
 
-CHAIN = graph(calls_of(), "a-b b-c", weight_bytes=1000)
+CHAIN = chain()
 
 
 def test_outputs_stay_until_their_last_reader_forward_or_backward():
@@ -44,34 +45,25 @@ def test_outputs_stay_until_their_last_reader_forward_or_backward():
     assert at(freed, "gpu:0", 2.5) == 3000 + 11
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "slots"), [(None, 0), ("sgd", 0), ("lion", 1), ("adam", 2)]
-)
+@pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("lion", 1), ("adam", 2)])
 def test_slots_and_the_temporaries_of_updates_count_by_the_optimizer(optimizer, slots):
     """The end: weights, gradients, slots, and 1,000 bytes a slot in an update.
 
     Without slots, the last backward task with the 100 bytes that it is given. Inference
-    saves nothing: the fullest moment is when b runs, with its input and its output.
+    saves nothing: the fullest moment is when b runs, with its input and its output. Ten
+    weights of one part are updated one after the other.
     """
-    how = {"optimizer": optimizer} if optimizer else {"training": False}
-    memory = outcome(CHAIN, box(1), "000", **how).memory["gpu:0"]
+    memory = outcome(CHAIN, box(1), "000", optimizer=optimizer).memory["gpu:0"]
+    assert (memory.weights, memory.gradients) == (3000, 3000)
+    assert (memory.slots, memory.workspace) == (slots * 3000, slots * 1000 or 100)
 
-    if optimizer is None:
-        assert memory == Memory(weights=3000, activations=110)
-    else:
-        assert (memory.weights, memory.gradients) == (3000, 3000)
-        assert memory.slots == slots * 3000
-        assert memory.workspace == (slots * 1000 or 100)
+    free = outcome(CHAIN, box(1), "000", training=False).memory["gpu:0"]
+    assert free == Memory(weights=3000, activations=110)
 
-
-def test_updates_need_room_for_the_largest_weight_only():
-    """Ten weights of one part are updated one after the other."""
-    calls = [dense(f"d{i}", "all") for i in range(10)]
     edges = " ".join(f"d{i}-d{i + 1}" for i in range(9))
-    one = graph(calls, edges, weight_bytes=1000)
-    found = outcome(one, box(1), "0", optimizer="adam")
-
-    assert found.memory["gpu:0"].workspace == 2 * 1000
+    ten = graph([dense(f"d{i}", "all") for i in range(10)], edges, weight_bytes=1000)
+    memory = outcome(ten, box(1), "0", optimizer="adam").memory["gpu:0"]
+    assert memory.workspace == 2 * 1000
 
 
 def test_a_received_tensor_is_a_buffer_until_its_last_reader():
@@ -91,9 +83,8 @@ def test_a_received_tensor_is_a_buffer_until_its_last_reader():
     assert at(found, "gpu:0", 101.5) == 2000
 
 
-LOOKUP = graph(
-    [dense("a", weights=("t",), lookups=("t",), out=10)], "", weight_bytes=1000
-)
+TABLE = {"weights": ("t",), "lookups": ("t",)}
+LOOKUP = graph([dense("a", out=10, **TABLE)], "", weight_bytes=1000)
 FROZEN = replace(LOOKUP, weights=(replace(LOOKUP.weights[0], trainable=False),))
 WHOLE = replace(LOOKUP, calls=(replace(LOOKUP.calls[0], lookups=()),))
 WORK = [
@@ -103,7 +94,8 @@ VIEWED = [dense("a", "p", out=100), view("v", "p", 100), dense("b", "p")]
 EARLY = [dense(n, "p", inner_bytes=9, early_bytes=7) for n in "ab"]
 LEARN = [dense("a", "p", out=10), dense("b", "p", out=10, workspace_bytes=2000)]
 LEARN.append(dense("c", "p"))
-PART = graph(calls_of("p"), "a-b b-c")
+LEARNING = graph(LEARN, "a-b b-c", weight_bytes=1000)
+PART = chain("p")
 
 
 @pytest.mark.parametrize(
@@ -127,11 +119,7 @@ PART = graph(calls_of("p"), "a-b b-c")
         (WHOLE, {}, {"forward": 0}),
         # When b' needs most, the gradients of b and c are there, and that of its
         # output; a needs no gradient of its input.
-        (
-            graph(LEARN, "a-b b-c", weight_bytes=1000),
-            {},
-            {"learned": 2000, "backward": 2010},
-        ),
+        (LEARNING, {}, {"learned": 2000, "backward": 2010}),
     ],
 )
 def test_memory_inside_a_part(one, how, expected):
@@ -146,7 +134,7 @@ def test_recomputing_saves_the_inputs_of_parts_only():
 
     When b's 10 are no longer needed, a's gradient of 100 stands beside a's own.
     """
-    one = graph([dense("x"), *calls_of("p")], "x-a a-b b-c")
+    one = graph([dense("x"), *PART.calls], "x-a a-b b-c")
     steps = [step_graph(one, box(1), Seconds(), recompute=some) for some in ("", "p")]
     plain, again = (step.units[1].memory for step in steps)
     forward, backward = steps[0].task_seconds[0][1:3]
@@ -156,15 +144,7 @@ def test_recomputing_saves_the_inputs_of_parts_only():
     assert steps[1].task_seconds[0][2] == backward + forward
 
 
-def test_what_is_surely_saved_is_that_of_the_fullest_of_several_ends():
-    """Two losses over one trunk: one may be done before the other begins."""
-    one = graph([dense("t", out=8), dense("l", out=10), dense("r", out=100)], "t-l t-r")
-    step = step_graph(one, box(1), Seconds())
-
-    assert [unit.saved_floor for unit in step.units] == [0, 0, 100]
-
-
-def simulated(one, where: list[int], count: int = 1):
+def simulated(one, where, count=1):
     """The step of units on devices of these numbers, its run, and what they hold."""
     step = step_graph(one, box(2), Seconds(), optimizer="sgd", microbatches=count)
     device_of = {part: f"gpu:{i}" for part, i in zip(step.parts, where)}
@@ -178,7 +158,7 @@ def simulated(one, where: list[int], count: int = 1):
 )
 def test_parts_of_one_function_hold_what_they_saved_to_its_end(where, held):
     """On one device a, b and c run as one function; on two each frees its own."""
-    step, run, memory = simulated(graph(calls_of(), "a-b b-c", weight_bytes=0), where)
+    step, run, memory = simulated(chain(weight_bytes=0), where)
     end = run.stop[step.count + 1]  # of the backward task of b
 
     assert dict(memory[0].curve)[end] == held

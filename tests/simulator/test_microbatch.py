@@ -3,30 +3,26 @@
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import DeclarationError
-from splitnet.core.graph import Part
 from splitnet.core.timeline import Execution
 from splitnet.planner.evaluate import score
 from splitnet.planner.what_if import simulate
 from splitnet.simulator.memory import outcome_of
 from splitnet.simulator.microbatch import in_schedule, pipeline_of
 from splitnet.simulator.step_graph import step_graph
-from splitnet.simulator.units import scaled_graph
 from tests import zoo
 from tests.simulator.small import Seconds, box, dense, graph, view
 
 
-def played(one, devices: str, count: int, *, bounded: bool = False):
+def played(one, devices, count, schedule="gpipe"):
     """A step of micro-batches of parts on the GPUs whose digits are listed."""
     cluster = box(2)
     device_of = {p.name: f"gpu:{d}" for p, d in zip(one.parts, devices, strict=True)}
     step = step_graph(one, cluster, Seconds(), optimizer="sgd", microbatches=count)
-    how = Execution(count, "1f1b" if bounded else "gpipe")
-    step = in_schedule(step, pipeline_of(one, device_of, how))
+    step = in_schedule(step, pipeline_of(one, device_of, Execution(count, schedule)))
     return outcome_of(cluster, step, device_of)
 
 
-def order(found, device: str) -> str:
+def order(found, device):
     """Tasks of a device but updates as F0 B0 ..."""
     tasks = [t for t in found.timeline.tasks if t.device == device]
     names = [f"{task.phase[0].upper()}{task.microbatch}" for task in tasks]
@@ -34,23 +30,22 @@ def order(found, device: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("bounded", "first"),
+    ("schedule", "first"),
     [
         # The first stage runs all forward tasks at once. The second has F0 at 2; F1 and
         # B0 are ready at 3, and what became ready last goes first.
-        (False, "F0 F1 F2 F3 B0 B1 B2 B3"),
+        ("gpipe", "F0 F1 F2 F3 B0 B1 B2 B3"),
         # The first of two stages starts F2 after B0; the last alternates.
-        (True, "F0 F1 B0 F2 B1 F3 B2 B3"),
+        ("1f1b", "F0 F1 B0 F2 B1 F3 B2 B3"),
     ],
-    ids=["gpipe", "1f1b"],
 )
-def test_a_schedule_orders_the_tasks_of_stages(bounded, first):
+def test_a_schedule_orders_the_tasks_of_stages(schedule, first):
     """Four micro-batches of 1 second forward, 2 backward and copies of 1 second.
 
     Weights are updated once, when all backward tasks have run.
     """
     calls = [dense("a", seconds=4.0, out=4), dense("b", seconds=4.0, out=4)]
-    found = played(graph(calls, "a-b", batch=4), "01", 4, bounded=bounded)
+    found = played(graph(calls, "a-b", batch=4), "01", 4, schedule)
     updates = [t for t in found.timeline.tasks if t.phase == "update"]
     ends = [t.stop for t in found.timeline.tasks if t.phase == "backward"]
 
@@ -77,20 +72,6 @@ def test_a_stage_that_waits_for_another_device_lets_the_next_begin():
     assert order(played(one, "010", 4), "gpu:0").startswith("F0 F1 F2 F0")
 
 
-@pytest.mark.parametrize(
-    ("middle", "devices", "depth"),
-    [(dense("b"), "010", 3), (dense("b"), "000", 1), (view("b", "b"), "010", 1)],
-)
-def test_the_depth_counts_devices_that_compute_one_after_another(
-    middle, devices, depth
-):
-    """There and back again is three stages, if there something is computed."""
-    one = graph([dense("a"), middle, dense("c")], "a-b b-c")
-    where = dict(zip("abc", (f"gpu:{d}" for d in devices)))
-
-    assert pipeline_of(one, where, Execution()).depth == depth
-
-
 @pytest.mark.parametrize(("count", "held"), [(1, 2563), (2, 3663), (8, 3663)])
 def test_gradients_of_a_large_part_in_micro_batches(count, held):
     """Ten Dense(4000) with Adam: 610 MiB of weights four times is 2,441.
@@ -100,31 +81,15 @@ def test_gradients_of_a_large_part_in_micro_batches(count, held):
     activations.
     """
     out, names = 32 * 4000 * 4, [f"d{i}" for i in range(10)]
-    calls = [
-        zoo.call(n, "all", out=out, weights=(f"{n}/w",), inner_bytes=0) for n in names
-    ]
-    large = zoo.graph_of(
-        "large",
-        [zoo.source("x", out), *calls],
-        list(zip(["x", *names], names)),
-        weight_bytes=4000 * 4000 * 4,
-        parts=[Part("x", "input", ("cpu",)), Part("all")],
-    )
+    calls = [zoo.source("x", out)]
+    for n in names:
+        calls.append(zoo.call(n, "all", out=out, weights=(n,), inner_bytes=0))
+    edges = list(zip(["x", *names], names))
+    large = zoo.graph_of("large", calls, edges, weight_bytes=4000 * 4000 * 4)
     plan = score(large, Cluster.of("gpu", "cpu"), {"x": "cpu:0", "all": "gpu:0"})
     step = simulate(plan, microbatches=count, schedule="1f1b")
 
     assert step.peak_bytes["gpu:0"] / 2**20 == pytest.approx(held, rel=0.001)
-
-
-def test_scaled_graph_scales_bytes_and_flops_with_the_batch():
-    """Half the batch: half of everything but weights."""
-    one = zoo.chain(2)
-    half = scaled_graph(one, one.batch // 2)
-
-    assert half.batch == one.batch // 2
-    assert half.calls[1].forward_flops == one.calls[1].forward_flops / 2
-    assert half.tensors[0].bytes == one.tensors[0].bytes // 2
-    assert half.weights == one.weights
 
 
 def test_shares_of_an_odd_batch_differ_by_one_sample():
@@ -134,21 +99,3 @@ def test_shares_of_an_odd_batch_differ_by_one_sample():
     forward = [task.stop - task.start for task in tasks if task.phase == "forward"]
 
     assert forward == pytest.approx([3, 2], rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("asked", "fault"),
-    [
-        ({"microbatches": 0}, "microbatches= must be int >= 1"),
-        ({"microbatches": 33}, "microbatches=33 must be from 1"),
-        ({"microbatches": 1.5}, "must be int >= 1. Received: 1.5"),
-        ({"microbatches": 2, "schedule": "zb"}, "must be one of 'gpipe', '1f1b'"),
-        ({"microbatches": 33, "schedule": "zb"}, "schedule= must be one"),
-    ],
-)
-def test_simulate_refuses_what_no_pipeline_can_be(asked, fault):
-    """The error says what was asked and what is allowed."""
-    plan = score(zoo.chain(1), Cluster.of("gpu", "cpu"), {"x": "cpu:0", "c0": "gpu:0"})
-
-    with pytest.raises(DeclarationError, match=fault):
-        simulate(plan, **asked)

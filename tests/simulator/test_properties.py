@@ -1,6 +1,7 @@
 """What holds for every step, on random graphs and placements."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,49 +9,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.graph import Graph, Part
+from splitnet.core.graph import Part
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.microbatch import in_schedule, pipeline_of
-from splitnet.simulator.step_graph import StepGraph, step_graph
-from tests.zoo import call, graph_of, source
+from splitnet.simulator.step_graph import step_graph
+from tests.zoo import random_dag
 
 BOX = Cluster.of("3*gpu", "cpu", link="1 GB/s", latency="20 us")
 seeds = st.integers(0, 100_000)
 every = settings(max_examples=60, deadline=None, derandomize=True)
 
 
-def random_graph(seed: int) -> Graph:
-    """Up to twenty calls in up to six parts, with skips and shared weights."""
+def step_and_devices(seed):
+    """A random step and a device for each part.
+
+    Up to twenty calls in up to six parts, with skips and shared weights; it is of
+    micro-batches or recomputes at times.
+    """
     draw = random.Random(seed)
-    calls = [source("x", draw.randrange(1, 2**20))]
-    edges = []
-    for i in range(draw.randrange(2, 20)):
-        inputs = draw.sample(calls, min(len(calls), draw.randrange(1, 3)))
-        weights = tuple(f"w{draw.randrange(8)}" for _ in range(draw.randrange(2)))
-        calls.append(
-            call(
-                f"c{i}",
-                f"p{draw.randrange(6)}",
-                flops=draw.random() * 1e10,
-                out=draw.randrange(1, 2**20),
-                weights=weights,
-                inner_bytes=draw.randrange(2**18),
-                workspace_bytes=draw.randrange(2**18),
-                early_bytes=draw.randrange(2**10),
-                keeps_output=draw.random() < 0.5,
-            )
+    graph = random_dag(seed, draw.randrange(2, 20))
+    calls = [
+        replace(
+            call,
+            part=f"p{draw.randrange(6)}",
+            inner_bytes=draw.randrange(2**18),
+            workspace_bytes=draw.randrange(2**18),
+            early_bytes=draw.randrange(2**10),
+            keeps_output=draw.random() < 0.5,
         )
-        edges += [(one.name, f"c{i}") for one in inputs]
-    parts = [Part(name) for name in dict.fromkeys(one.part for one in calls)]
-    return graph_of("random", calls, edges, parts=parts)
-
-
-def step_and_devices(seed: int) -> tuple[StepGraph, list[int]]:
-    """A random step, of micro-batches at times, and a random device for each part."""
-    graph, draw = random_graph(seed), random.Random(seed)
-    number = {part.name: draw.randrange(4) for part in graph.parts}
+        for call in graph.calls
+    ]
+    parts = tuple(Part(name) for name in dict.fromkeys(call.part for call in calls))
+    graph = replace(graph, calls=tuple(calls), parts=parts)
+    number = {part.name: draw.randrange(4) for part in parts}
     if draw.random() < 0.5:
         step = step_graph(graph, BOX, recompute=number if draw.random() < 0.3 else ())
     else:
@@ -62,7 +55,7 @@ def step_and_devices(seed: int) -> tuple[StepGraph, list[int]]:
     return step, [number[part] for part in step.parts]
 
 
-def exclusive(spans: list[tuple[float, float]]) -> bool:
+def exclusive(spans):
     """Whether no two spans overlap."""
     return all(a[1] <= b[0] for a, b in pairwise(sorted(spans)))
 
@@ -77,7 +70,7 @@ def test_every_task_runs_once_after_all_that_it_depends_on(seed):
     step, device = step_and_devices(seed)
     run, n = run_step(step, device), step.count
     arrived = {(c.item, c.target): c.stop for c in run.copies if not c.is_gradient}
-    spans: dict[object, list[tuple[float, float]]] = {}
+    spans = {}
 
     assert all(run.ran[:n])
     assert run.ran[n : 2 * n] == [unit.has_backward for unit in step.units]

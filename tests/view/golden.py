@@ -6,7 +6,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent.parent / "golden"
 
 
-def assert_golden(text: str, name: str) -> None:
+def assert_golden(text, name):
     """Compare with the file, or write it when asked to."""
     path = FOLDER / name
     if os.environ.get("UPDATE_GOLDEN"):

@@ -3,19 +3,15 @@
 import json
 import random
 from itertools import combinations
-from typing import Any
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.plan import Plan
 from splitnet.view.dot import dot_of
 from splitnet.view.render import render_dot
-from tests.view import plans
+from tests.view.plans import Draft
 
 _TEXTS = ("box-", "title-", "header", "host-", "label-")
-Rect = tuple[float, float, float, float]
 
 
-def random_plan(seed: int) -> Plan:
+def random_plan(seed):
     """A net of 3 to 400 branches with skips on 1 to 32 devices, placed at random."""
     draw = random.Random(seed)
     count = round(3 * (400 / 3) ** draw.random())
@@ -25,31 +21,28 @@ def random_plan(seed: int) -> Plan:
         f"worker:{n % hosts}/gpu:{n // hosts}" if hosts > 1 else f"gpu:{n}"
         for n in range(gpus)
     ]
-    net = plans.Draft(f"random {seed}", 32)
-    net.part("x", kind="input", shape=(64,), on="cpu:0")
-    before, places = ["x"], {"x": "cpu:0"}
+    net = Draft(f"random {seed}", 32)
+    before = [net.source("x")]
     alike = draw.random() < 0.3
     for number in range(count):
         reach = draw.choice([1, 3, 12, 60])
         most = min(draw.randint(1, 3), len(before), reach)
         sources = draw.sample(before[-reach:], most)
-        name = f"part_{number}"
         kinds = ["Dense"] * (1 if alike else draw.randint(1, 3))
         kind = "merge" if len(sources) > 1 and draw.random() < 0.3 else "branch"
         shape = (32 + (0 if alike else number % 7),)
-        net.part(name, sources, kinds, kind=kind, shape=shape)
-        places[name] = draw.choice([*names, "cpu:0"])
-        before.append(name)
-    cluster = Cluster.of(*names, "cpu", memory="16 GiB", link="25 GB/s")
-    return plans.plan_by_hand(net.graph(before[-1]), cluster, places)
+        at = draw.choice([*names, "cpu:0"])
+        made = net.part(f"part_{number}", sources, kinds, at, kind=kind, shape=shape)
+        before.append(made)
+    return net.plan(*names)
 
 
-def layout_of(plan: Plan) -> dict[str, Any]:
+def layout_of(plan):
     """Where Graphviz puts everything in a plan's diagram."""
-    return dict(json.loads(render_dot(dot_of(plan), "json")))
+    return json.loads(render_dot(dot_of(plan), "json"))
 
 
-def layout_faults(layout: dict[str, Any]) -> list[str]:
+def layout_faults(layout):
     """Texts and boxes that overlap, or are not in their lane, in words."""
     things = {thing["_gvid"]: thing for thing in layout["objects"]}
     boxes = {n: _box(o) for n, o in things.items() if o["name"].startswith(_TEXTS)}
@@ -73,13 +66,13 @@ def layout_faults(layout: dict[str, Any]) -> list[str]:
     return faults
 
 
-def _box(thing: dict[str, str]) -> Rect:
+def _box(thing):
     x, y = (float(n) for n in thing["pos"].split(","))
     wide, tall = 36 * float(thing["width"]), 36 * float(thing["height"])
     return x - wide, y - tall, x + wide, y + tall
 
 
-def _overlap(one: Rect, other: Rect) -> bool:
+def _overlap(one, other):
     wide = min(one[2], other[2]) - max(one[0], other[0])
     tall = min(one[3], other[3]) - max(one[1], other[1])
     return min(wide, tall) > 0.5

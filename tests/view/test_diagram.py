@@ -1,5 +1,6 @@
 """The placement diagram: its DOT text and its layout."""
 
+import random
 import re
 from dataclasses import replace
 
@@ -8,58 +9,81 @@ import pytest
 from splitnet.core.audit import Audit, Finding
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor
-from splitnet.core.plan import Fallback, Plan
+from splitnet.core.plan import Fallback
 from splitnet.planner.evaluate import score
 from splitnet.planner.planner import plan_graph
-from splitnet.view.diagram import diagram_of
+from splitnet.view.diagram import diagram_of, fold
 from splitnet.view.dot import dot_of
 from tests.view import plans
 from tests.view.golden import assert_golden
 from tests.view.layouts import layout_faults, layout_of, random_plan
 
 
-def box_named(text: str, name: str) -> str:
+def box_named(text, name):
     """The line of the DOT text that makes the box of a name."""
     lines = re.findall(r"^\s*\"box-\d+\" \[.*", text, re.MULTILINE)
     (line,) = [line for line in lines if f"<B>{name}" in line]
     return line
 
 
-def moved_to(plan: Plan, cluster: Cluster) -> Plan:
-    """The same placement on another machine."""
-    return plans.plan_by_hand(plan.graph, cluster, plan.device_of)
-
-
-def with_weights(count: int) -> Plan:
-    """Towers whose weights a part of its own holds on the CPU."""
-    draft, enc = plans.Draft("towers", 8), {"weight": "enc"}
-    draft.part("x", kind="input", on="cpu:0")
-    draft.part("enc/weights", (), ["Weights"], kind="weights", on="cpu:0", **enc)
-    names = [f"enc/{n}" for n in range(count)]
-    for n, name in enumerate(names):
-        draft.part(name, ["x"], ["Dense"], kind="tower", on=f"gpu:{n}", **enc)
-    draft.part("enc", names, ["Concatenate"], kind="merge", weight_bytes=0, on="cpu:0")
-    return plan_graph(draft.graph("enc"), Cluster.of(f"{count}*gpu", "cpu"))
-
-
-def inception(modules: int) -> Plan:
+def inception(modules):
     """Modules of three branches on three devices and a join, one after the other."""
     draft = plans.Draft("inception", 8)
-    before = draft.part("image", kind="input", on="cpu:0")
-    places = {before: "cpu:0"}
+    before = draft.source("image")
     for module in range(modules):
         names = [
-            draft.part(f"mixed{module}_{n}", [before], ["Conv2D"] * (n + 1))
+            draft.part(f"mixed{module}_{n}", [before], ["Conv2D"] * (n + 1), f"gpu:{n}")
             for n in range(3)
         ]
-        places |= {name: f"gpu:{n}" for n, name in enumerate(names)}
-        before = draft.part(f"mixed{module}_join", names, ["Add"], kind="merge")
-        places[before] = "gpu:0"
-    cluster = Cluster.of("3*gpu", "cpu")
-    return plans.plan_by_hand(draft.graph(before), cluster, places)
+        before = draft.part(
+            f"mixed{module}_join", names, ["Add"], "gpu:0", kind="merge"
+        )
+    return draft.plan("3*gpu")
 
 
-def test_dot_of_siamese_is_the_golden_text() -> None:
+def blocks(count, *inside):
+    """Names of blocks with the same parts in each."""
+    return [f"block_{n}/{part}" for n in range(count) for part in inside]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_fold_keeps_every_name_once_and_its_place(seed):
+    """Any names: each is in one block, and all members of a block have one place."""
+    draw = random.Random(seed)
+    begins = [draw.choice(["a/b", "a.b", "d"]) for _ in range(draw.randint(2, 99))]
+    names = list(dict.fromkeys(f"{one}_{n // 2}" for n, one in enumerate(begins)))
+    place, look = ({n: draw.randrange(most) for n in names} for most in (4, 3))
+    shown = fold(names, place, look, most=20)
+    assert sorted(n for block in shown for n in block.members) == sorted(names)
+    assert all(len({place[n] for n in block.members}) == 1 for block in shown)
+    assert len(shown) <= max(20, len(set(place.values())))
+
+
+MIXED = [f"{kind}_{n}" for n in range(5) for kind in ("convx", "acty")]
+UNLIKE = ["in", *blocks(3, "x", "y"), "end/x", "end/z", "out"]
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "shown"),
+    [
+        (["a", "b"], 2, "a 1 1; b 1 1"),
+        (blocks(12, "x"), 3, "block_0/x 12 12"),
+        (blocks(30, "x", "@"), 9, "block_0/x 30 30; block_0/@ 30 30"),
+        (MIXED, 2, "convx_0 10 5"),
+        (UNLIKE, 8, "in 1 1; block_0/x 6 3; end/x 1 1; end/z 1 1; out 1 1"),
+    ],
+    ids=["few", "equal", "two devices", "a pattern", "unlike are opened"],
+)
+def test_fold_opens_what_there_is_room_for(names, most, shown):
+    """From the top, in running order: first member, members and repeats of each."""
+    places = {n: "@" in n for n in names}
+    looks = {n: n.partition("_")[0] if n in MIXED else n[-1] for n in names}
+    found = fold(names, places, looks, most=most)
+    words = (f"{one.members[0]} {len(one.members)} {one.times}" for one in found)
+    assert "; ".join(words) == shown
+
+
+def test_dot_of_siamese_is_the_golden_text():
     """Lanes, merges, outputs, fallbacks, shared weights; twice the same bytes."""
     text = dot_of(plans.siamese())
     assert_golden(text, "siamese.dot")
@@ -70,7 +94,7 @@ def test_dot_of_siamese_is_the_golden_text() -> None:
     assert not any(word in other for word in words)
 
 
-def test_dot_of_labels_few_links_and_writes_many_into_boxes() -> None:
+def test_dot_of_labels_few_links_and_writes_many_into_boxes():
     """Four labels in a small diagram; with 24 links each box says what it moves."""
     few, many = dot_of(plans.siamese()), dot_of(plans.towers(12))
     assert few.count("<B>64.0 KiB each way") == 2
@@ -80,9 +104,15 @@ def test_dot_of_labels_few_links_and_writes_many_into_boxes() -> None:
     assert "in, out: bytes per step" in many
 
 
-def test_dot_of_draws_weights_that_are_read_from_another_device() -> None:
+def test_dot_of_draws_weights_that_are_read_from_another_device():
     """A cylinder, and a thin dotted line to each of three towers, which say bytes."""
-    text = dot_of(with_weights(3))
+    draft, enc = plans.Draft("towers", 8), {"weight": "enc"}
+    draft.source("x")
+    draft.part("enc/weights", (), ["Weights"], kind="weights", on="cpu:0", **enc)
+    for n in range(3):
+        draft.part(f"enc/{n}", ["x"], kind="tower", on=f"gpu:{n}", **enc)
+    draft.merge("enc", [f"enc/{n}" for n in range(3)], "Concatenate", on="cpu:0")
+    text = dot_of(plan_graph(draft.graph(), Cluster.of("3*gpu", "cpu")))
     assert "shape=cylinder" in box_named(text, "enc/weights")
     assert text.count("penwidth=1.6 style=dotted") == 3
     for number in range(3):
@@ -101,15 +131,15 @@ def test_dot_of_draws_weights_that_are_read_from_another_device() -> None:
     ],
     ids=lambda value: getattr(getattr(value, "graph", None), "name", None),
 )
-def test_dot_of_folds_what_repeats(plan: Plan, count: int, times: int) -> None:
+def test_dot_of_folds_what_repeats(plan, count, times):
     """Branches, blocks, modules and whole devices; nothing while there is room."""
-    shown = diagram_of(plan).boxes
+    shown = [box.group.times for box in diagram_of(plan).boxes]
     assert len(shown) == count
-    assert sum(box.group.times == max(b.group.times for b in shown) for box in shown)
-    assert (max(box.group.times for box in shown) > 1) == bool(times)
+    assert shown.count(max(shown)) == (times or count)
+    assert (max(shown) > 1) == bool(times)
 
 
-def test_dot_of_counts_nodes_of_a_workload_as_equal_by_their_times() -> None:
+def test_dot_of_counts_nodes_of_a_workload_as_equal_by_their_times():
     """They have no shapes: equal ones are counted, and the slow one is alone."""
     calls = tuple(
         Call(f"n{n}", f"n{n}", "Node", seconds_on=(("gpu", 2.0 if n == 9 else 1.0),))
@@ -118,12 +148,11 @@ def test_dot_of_counts_nodes_of_a_workload_as_equal_by_their_times() -> None:
     names = [call.name for call in calls]
     edges = tuple(map(Tensor, names, names[1:]))
     graph = Graph("work", 1, calls, edges, (), tuple(map(Part, names)), (names[-1],))
-    plan = score(graph, Cluster.of("gpu", "cpu"), dict.fromkeys(names, "gpu:0"))
-    times = [box.group.times for box in diagram_of(plan).boxes]
-    assert times == [9, 1, 21]
+    plan = score(graph, Cluster.of("gpu", "cpu"), {"*": "gpu:0"})
+    assert [box.group.times for box in diagram_of(plan).boxes] == [9, 1, 21]
 
 
-def test_diagram_of_carries_activations_there_and_gradients_back() -> None:
+def test_diagram_of_carries_activations_there_and_gradients_back():
     """The link from left to join moves 64 KiB each way; all links move all bytes."""
     shown = diagram_of(plans.siamese())
     name = {box.id: box.name for box in shown.boxes}
@@ -138,7 +167,7 @@ def test_diagram_of_carries_activations_there_and_gradients_back() -> None:
 @pytest.mark.parametrize(
     "plan", [plans.towers(300), plans.chain(300), plans.tangle(300)]
 )
-def test_diagram_of_keeps_all_bytes_and_seconds_when_it_folds(plan: Plan) -> None:
+def test_diagram_of_keeps_all_bytes_and_seconds_when_it_folds(plan):
     """300 branches in 24 boxes hold what 300 boxes hold."""
     few, many = (diagram_of(plan, most=most).boxes for most in (24, 10_000))
     assert len(few) < len(many)
@@ -151,37 +180,36 @@ def test_diagram_of_keeps_all_bytes_and_seconds_when_it_folds(plan: Plan) -> Non
     assert [b.group.members for b in shown if b.facts.fallback] == [(odd,)]
 
 
-def test_diagram_of_stands_in_running_order_whatever_the_parts_order() -> None:
+def test_diagram_of_stands_in_running_order_whatever_the_parts_order():
     """A workload file lists its nodes by id; the diagram folds and ranks by calls."""
     plan = plans.chain(60)
     graph = replace(plan.graph, parts=plan.graph.parts[::-1])
-    turned = moved_to(replace(plan, graph=graph), plan.cluster)
+    turned = plans.moved_to(replace(plan, graph=graph), plan.cluster)
     shown = [box.group.members for box in diagram_of(turned).boxes]
     assert shown == [box.group.members for box in diagram_of(plan).boxes]
     assert len(shown) == 6
 
 
-def test_dot_of_draws_equivalent_devices_in_one_lane() -> None:
+def test_dot_of_draws_equivalent_devices_in_one_lane():
     """32 GPUs with two towers each: gpu:0 runs the head as well, the others are one."""
     shown = diagram_of(plans.towers(64, 32))
     assert [len(devices) for devices in shown.lanes.values()] == [1, 31, 1]
     assert "gpu:1 … gpu:31" in dot_of(plans.towers(64, 32))
 
 
-def test_dot_of_tells_long_names_apart() -> None:
+def test_dot_of_tells_long_names_apart():
     """Names that differ in their middle are not shortened to the same words."""
     draft = plans.Draft("deep", 8)
-    draft.part("x", kind="input")
-    names = [f"resnet/stage_3/block_{n}/residual/normalization_of" for n in range(6)]
-    for name in names:
-        draft.part(name, ["x"])
-    plan = plan_graph(draft.graph(*names), Cluster.of("gpu", "cpu"))
-    titles = {box.name for box in diagram_of(plan).boxes}
+    draft.source("x")
+    for n in range(6):
+        name = f"resnet/stage_3/block_{n}/residual/normalization_of"
+        draft.part(name, ["x"], at="gpu:0")
+    titles = {box.name for box in diagram_of(draft.plan("gpu")).boxes}
     assert len(titles) == 7
     assert all(f"block_{n}/" in "".join(titles) for n in range(6))
 
 
-def test_dot_of_draws_many_unlike_devices_as_cards() -> None:
+def test_dot_of_draws_many_unlike_devices_as_cards():
     """27 devices: one box each, rows of six within a page, the 20 largest links."""
     text = dot_of(random_plan(6))
     frames = [
@@ -194,7 +222,7 @@ def test_dot_of_draws_many_unlike_devices_as_cards() -> None:
     assert "the 20 largest of" in text
 
 
-def test_dot_of_keeps_a_tangle_of_300_readable() -> None:
+def test_dot_of_keeps_a_tangle_of_300_readable():
     """At most 24 boxes and 60 lines; unused devices are named, not drawn."""
     text = dot_of(plans.tangle(300, 11))
     assert len(set(re.findall(r'id="(box-\d+)"', text))) <= 24
@@ -202,7 +230,7 @@ def test_dot_of_keeps_a_tangle_of_300_readable() -> None:
     assert "not used: gpu:3" in dot_of(plans.tangle(9))
 
 
-def test_dot_of_marks_what_moved_since_another_plan() -> None:
+def test_dot_of_marks_what_moved_since_another_plan():
     """Three stages become two: some blocks were elsewhere, the others are pale."""
     text = dot_of(plans.chain(12, 2), other=plans.chain(12, 3))
     assert "was on gpu:2" in text
@@ -210,7 +238,7 @@ def test_dot_of_marks_what_moved_since_another_plan() -> None:
     assert "fillcolor=white" in box_named(text, "block_0")
 
 
-def test_dot_of_marks_what_an_audit_found_elsewhere() -> None:
+def test_dot_of_marks_what_an_audit_found_elsewhere():
     """A backward pass that ran elsewhere is in its box, the header and the legend."""
     plan = plans.siamese()
     finding = Finding("backward", "left", "gpu:0", "cpu:0", "left strayed")
@@ -221,23 +249,23 @@ def test_dot_of_marks_what_an_audit_found_elsewhere() -> None:
     assert "audit: all as planned" in dot_of(plan, audit=Audit(plan, (), (), {}))
 
 
-def test_dot_of_frames_hosts_when_there_are_several() -> None:
+def test_dot_of_frames_hosts_when_there_are_several():
     """Devices of two workers stand in two outer frames."""
     plan = plans.siamese()
     names = ("worker:0/gpu:0", "worker:1/gpu:0", "worker:0/cpu:0")
-    cluster, new = Cluster.of(*names), dict(zip(("gpu:0", "gpu:1", "cpu:0"), names))
+    new = dict(zip(("gpu:0", "gpu:1", "cpu:0"), names))
     places = {part: new[device] for part, device in plan.device_of.items()}
-    text = dot_of(plans.plan_by_hand(plan.graph, cluster, places))
+    text = dot_of(plans.plan_by_hand(plan.graph, Cluster.of(*names), places))
     assert text.count('subgraph "cluster_host-') == 2
     assert text.index(">worker:0<") < text.index(">worker:1<")
 
 
-def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit() -> None:
+def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit():
     """The verdict and the device are red; nothing looks like a success."""
     small = Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
     stand_in = {"stand_in": True, "target": "/device:CPU:1"}
     devices = tuple(replace(d, **(stand_in if d.kind == "gpu" else {})) for d in small)
-    plan = moved_to(plans.siamese(), Cluster(devices, small.links))
+    plan = plans.moved_to(plans.siamese(), Cluster(devices, small.links))
     verdict = replace(plan.verdict, plan=plan)
     text = dot_of(replace(plan, verdict=verdict))
     for words in ("does not fit the memory of gpu:0", "36.4 MiB of 1.00 MiB: too much"):
@@ -246,12 +274,12 @@ def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5, 6, 14, 18])
-def test_layout_of_a_random_net_has_nothing_out_of_place(seed: int) -> None:
+def test_layout_of_a_random_net_has_nothing_out_of_place(seed):
     """No boxes or texts overlap; each box is in its lane only (3 to 400 branches)."""
     assert layout_faults(layout_of(random_plan(seed))) == []
 
 
-def test_layout_faults_sees_boxes_out_of_place() -> None:
+def test_layout_faults_sees_boxes_out_of_place():
     """The check above can fail: a box that is moved lies on another, off its lane."""
     layout = layout_of(plans.siamese())
     one, other = (o for o in layout["objects"] if o["name"] in ("box-2", "box-3"))

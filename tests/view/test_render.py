@@ -4,8 +4,6 @@ import os
 import struct
 import subprocess
 import warnings
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -20,12 +18,11 @@ from tests.view import plans
 
 SVG = "{http://www.w3.org/2000/svg}"
 MAGIC = {"png": b"\x89PNG\r\n", "pdf": b"%PDF-", "svg": b"<", "dot": b"digraph"}
+ONE, STEP = plans.one(), plans.one().timeline
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "dot"])
-def test_draw_writes_the_format_that_the_suffix_says(
-    suffix: str, tmp_path: Path
-) -> None:
+def test_draw_writes_the_format_that_the_suffix_says(suffix, tmp_path):
     """Files of audits and charts begin as their kind does; no other file."""
     path = tmp_path / f"x.{suffix}"
     draw(Audit(plans.siamese(), (), (), {}), path)
@@ -38,64 +35,66 @@ def test_draw_writes_the_format_that_the_suffix_says(
 @pytest.mark.parametrize(
     ("thing", "name", "options", "said"),
     [
-        (plans.one(), "x.jpeg", {}, r"\.jpeg is unknown.*\.svg, \.png, \.pdf"),
-        (plans.one(), "picture", {}, "no suffix"),
-        (plans.one(), "nowhere/x.dot", {}, "No such file or directory"),
+        (ONE, "x.jpeg", {}, r"\.jpeg is unknown.*\.svg, \.png, \.pdf"),
+        (ONE, "picture", {}, "no suffix"),
+        (ONE, "nowhere/x.dot", {}, "No such file or directory"),
         ("plan", "x.svg", {}, "thing= must be Plan or Audit or Timeline"),
-        (
-            plans.one(),
-            "x.svg",
-            {"other": plans.one().timeline},
-            "cannot draw a Timeline beside a Plan",
-        ),
-        (plans.one().timeline, "x.svg", {"other": 3}, "other= must be"),
+        (ONE, "x.svg", {"other": STEP}, "cannot draw a Timeline beside a Plan"),
+        (STEP, "x.svg", {"other": 3}, "other= must be"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_draw_refuses_what_cannot_be_drawn(
-    thing: Any, name: str, options: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_draw_refuses_what_cannot_be_drawn(thing, name, options, said, tmp_path):
     """The message says what is allowed, and no file appears."""
     with pytest.raises(SplitnetError, match=said):
         sn.draw(thing, tmp_path / name, **options)
     assert not list(tmp_path.iterdir())
 
 
-def test_draw_takes_another_timeline_and_a_resolution(tmp_path: Path) -> None:
+def test_draw_takes_another_timeline_and_a_resolution(tmp_path):
     """On one scale below the first; twice the dots per inch are twice the pixels."""
     step = plans.siamese().timeline
-    text = draw(step, tmp_path / "x.dot", other=plans.one().timeline).read_text()
+    text = draw(step, tmp_path / "x.dot", other=STEP).read_text()
     assert text.index("<B>one step, 113 ms") < text.index("<B>other: one step, ")
     wide = []
     for dpi in (96, 192):
-        png = draw(plans.one(), tmp_path / "x.png", dpi=dpi).read_bytes()
+        png = draw(ONE, tmp_path / "x.png", dpi=dpi).read_bytes()
         wide.append(struct.unpack(">I", png[16:20])[0])
     assert wide[1] == pytest.approx(2 * wide[0], abs=2)
 
 
-def test_draw_shows_every_nasty_name_as_text(tmp_path: Path) -> None:
+def test_draw_shows_every_nasty_name_as_text(tmp_path):
     """The SVG parses, holds no script, and bears the names as they are."""
-    for thing in (plans.nasty(), plans.nasty().timeline):
+    for thing in (plans.nasty().timeline, plans.nasty()):
         tree = ElementTree.parse(draw(thing, tmp_path / "x.svg"))
         assert not list(tree.iter(f"{SVG}script"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a machine may lack letters for the names
             assert draw(thing, tmp_path / "x.png").read_bytes().startswith(MAGIC["png"])
-    tree = ElementTree.parse(draw(plans.nasty(), tmp_path / "x.svg"))
     texts = tree.iter(f"{SVG}text")
     shown = {(text.text or "").replace("\u200c", "") for text in texts}
     for name in ("&amp; &lt; &", "<b>bold</b>", 'a"b', "a\\nb\\l\\G", "漢字かな交じり"):
         assert name in shown
 
 
-def test_render_dot_reports_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text that is no DOT; a child that hangs is stopped."""
-    with pytest.raises(
-        SplitnetError, match=r"could not make the picture \(.*Invalid.*pip install"
-    ):
+def test_render_dot_reports_what_went_wrong(monkeypatch):
+    """Text that is no DOT; a child that hangs is stopped; a layout that fails.
+
+    A graph on which Graphviz fails is drawn more simply, with straight lines.
+    """
+    real, said = subprocess.run, r"could not make the picture \(.*Invalid.*pip install"
+    with pytest.raises(SplitnetError, match=said):
         render.render_dot("this is no graph", "svg")
 
-    def hang(command: list[str], **rest: object) -> None:
+    def fragile(command, **rest):
+        if "-Gsplines=line" not in command:
+            return subprocess.CompletedProcess(command, 1, b"", b"Assertion failed")
+        return real(command, **rest)
+
+    monkeypatch.setattr(render.subprocess, "run", fragile)
+    assert b"<svg" in render.render_dot(dot_of(plans.siamese()), "svg")
+
+    def hang(command, **rest):
         raise subprocess.TimeoutExpired(command, 120)
 
     monkeypatch.setattr(render.subprocess, "run", hang)
@@ -105,16 +104,15 @@ def test_render_dot_reports_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("cache", [True, False])
 def test_draw_needs_no_font_and_leaves_nothing_in_the_package(
-    cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cache, tmp_path, monkeypatch
+):
     """On a machine without any font, and with no cache, the picture is the same."""
     here = draw(plans.siamese(), tmp_path / "here.png").read_bytes()
-    home = tmp_path / "home"
+    home, bare = tmp_path / "home", tmp_path / "bare.conf"
     if not cache:
         home.write_text("not a folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-    bare = tmp_path / "bare.conf"
     bare.write_text("<?xml version='1.0'?><fontconfig></fontconfig>")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     monkeypatch.setenv("FONTCONFIG_FILE", str(bare))
     before = sorted(path.name for path in render._FONTS.iterdir())
     there = draw(plans.siamese(), tmp_path / "there.png").read_bytes()
@@ -123,24 +121,7 @@ def test_draw_needs_no_font_and_leaves_nothing_in_the_package(
     assert not any(name.startswith(".") for name in before)
 
 
-def test_render_dot_draws_straight_lines_when_a_layout_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A graph on which Graphviz fails is drawn more simply, not refused."""
-    real = subprocess.run
-
-    def fragile(command: list[str], **rest: Any) -> Any:
-        if "-Gsplines=line" not in command:
-            return subprocess.CompletedProcess(command, 1, b"", b"Assertion failed")
-        return real(command, **rest)
-
-    monkeypatch.setattr(render.subprocess, "run", fragile)
-    assert b"<svg" in render.render_dot(dot_of(plans.siamese()), "svg")
-
-
-def test_draw_warns_of_letters_that_no_font_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draw_warns_of_letters_that_no_font_has(tmp_path, monkeypatch):
     """A png would have boxes there; not an svg, nor where a font has the letters."""
     known, program = tmp_path / "known", tmp_path / "fc-list"
     known.write_text("")

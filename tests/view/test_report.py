@@ -2,21 +2,19 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes
 from splitnet.core.plan import Strategy, StrategyComparison
 from splitnet.planner.evaluate import score
 from splitnet.view.report import explorer_json, report, report_html
 from tests.view import plans
-from tests.view.test_tables import strayed
+from tests.view.test_tables import STRAYED
 
 VOID = {"meta", "link", "input", "br", "img", "rect", "path", "polygon", "polyline"}
 
@@ -24,27 +22,24 @@ VOID = {"meta", "link", "input", "br", "img", "rect", "path", "polygon", "polyli
 class Page(HTMLParser):
     """What a page holds: tags, attributes, texts, and whether its tags pair up."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.open: list[str] = []
-        self.words: list[str] = []
+        self.tags, self.attributes, self.open, self.words = [], [], [], []
         self.feed(text)
         self.close()
         self.ids = [value for name, value in self.attributes if name == "id"]
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         """Note the tag and what it has."""
         self.tags.append(tag)
         self.attributes += attrs
         self.open += [tag] if tag not in VOID else []
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         """Check that it closes the last tag that was opened."""
         assert tag in VOID or self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         """Keep the text."""
         self.words.append(data)
 
@@ -58,20 +53,19 @@ PLANS = {
 
 
 @cache
-def page_of(name: str) -> str:
+def page_of(name):
     """The page of one of the plans above."""
     return report_html(PLANS[name])
 
 
-def data_of(text: str) -> Any:
+def data_of(text):
     """What the script of a page is given."""
-    found = re.search(r'<script id="data"[^>]*>(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
+    (found,) = re.findall(r'<script id="data"[^>]*>(.*?)</script>', text, re.DOTALL)
+    return json.loads(found)
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_report_is_whole_small_and_needs_no_network(name: str) -> None:
+def test_report_is_whole_small_and_needs_no_network(name):
     """Tags pair up, ids are unique, nothing is fetched, under 2 MB at 300 branches."""
     text = page_of(name)
     page = Page(text)
@@ -88,7 +82,7 @@ def test_report_is_whole_small_and_needs_no_network(name: str) -> None:
     assert text.count(str(PLANS[name].verdict).splitlines()[0]) == 1
 
 
-def test_report_compares_strategies_with_bars() -> None:
+def test_report_compares_strategies_with_bars():
     """Lengths are times, memory and bytes; what does not fit is hatched."""
     compared = StrategyComparison(
         (
@@ -105,36 +99,34 @@ def test_report_compares_strategies_with_bars() -> None:
         assert f"<code>{line}</code> <button" in text
 
 
-def leaves(tree: Any) -> list[int]:
+def leaves(tree):
     """The parts of a block."""
     if isinstance(tree, int):
         return [tree]
     return [part for child in tree["inside"] for part in leaves(child)]
 
 
-def test_explorer_json_has_each_part_in_one_block_of_its_device() -> None:
+def test_explorer_json_has_each_part_in_one_block_of_its_device():
     """300 branches: every part once, on one device, and about 24 boxes open."""
     data = data_of(page_of("tangle"))
     found = [leaves(tree) for tree in data["blocks"]]
     assert sorted(part for its in found for part in its) == list(range(301))
     assert all(len({data["parts"][p]["device"] for p in its}) == 1 for its in found)
 
-    def shown(tree: Any) -> int:
+    def shown(tree):
         opened = not isinstance(tree, int) and tree["open"]
         return sum(map(shown, tree["inside"])) if opened else 1
 
     assert 10 <= sum(map(shown, data["blocks"])) <= 24
 
 
-def test_explorer_json_has_a_tree_of_the_layers_of_each_part() -> None:
+def test_explorer_json_has_a_tree_of_the_layers_of_each_part():
     """Repeats are a block; links say from which layer to which."""
     draft = plans.Draft("blocks", 8)
-    draft.part("x", kind="input", on="cpu:0")
-    draft.part("body", ["x"], ["Conv2D", "ReLU"] * 5)
-    draft.part("head", ["body"], ["Dense"])
-    places = dict.fromkeys(draft.last, "gpu:0") | {"x": "cpu:0"}
-    cluster = Cluster.of("2*gpu", "cpu")
-    plan = plans.plan_by_hand(draft.graph("head"), cluster, places)
+    draft.source("x")
+    draft.part("body", ["x"], ["Conv2D", "ReLU"] * 5, "gpu:0")
+    draft.part("head", ["body"], at="gpu:0")
+    plan = draft.plan("2*gpu")
     data = json.loads(explorer_json(plan))
     x, body, head = data["parts"]
 
@@ -155,9 +147,7 @@ def test_explorer_json_has_a_tree_of_the_layers_of_each_part() -> None:
     ("name", "part", "close", "count"),
     [("siamese", "join", 0.0, 2), ("tangle", None, 0.15, 4)],
 )
-def test_explorer_json_says_what_each_move_costs(
-    name: str, part: str | None, close: float, count: int
-) -> None:
+def test_explorer_json_says_what_each_move_costs(name, part, close, count):
     """As scoring the placement with that part elsewhere; memory estimated if large."""
     plan, data = PLANS[name], data_of(page_of(name))
     names = [one["name"] for one in data["parts"]]
@@ -177,7 +167,7 @@ def test_explorer_json_says_what_each_move_costs(
         assert move["estimated"] == (close > 0)
 
 
-def test_explorer_json_accounts_for_memory_and_time() -> None:
+def test_explorer_json_accounts_for_memory_and_time():
     """Kinds add up to the peak; bars and gaps fill the step, as the critical path."""
     plan, data = plans.siamese(), data_of(page_of("siamese"))
     for device, memory in zip(plan.cluster, data["memory"], strict=True):
@@ -193,7 +183,7 @@ def test_explorer_json_accounts_for_memory_and_time() -> None:
     assert sum(stop - start for _, start, stop in step["path"]) == whole
 
 
-def test_report_has_a_matrix_of_many_devices() -> None:
+def test_report_has_a_matrix_of_many_devices():
     """Each pair has its bytes in a cell; up to four devices have a list alone."""
     plan = plans.chain(12, 5)
     rows = re.findall(r'<tr><th scope="row">.*?</tr>', report_html(plan), re.DOTALL)
@@ -201,22 +191,21 @@ def test_report_has_a_matrix_of_many_devices() -> None:
         re.findall(r'<td class="n" style="--share: (\d+)%">([^<]*)', r) for r in rows
     ]
     assert [len(row) for row in cells] == [6] * 6
-    moved: dict[tuple[str, str], int] = {}
+    moved = Counter()
     for one in plan.transfers:
-        ends = one.source_device, one.target_device
-        moved[ends] = moved.get(ends, 0) + one.bytes
+        moved[one.source_device, one.target_device] += one.bytes
     names = [device.name for device in plan.cluster]
     for row, source in zip(cells, names, strict=True):
         for (share, said), target in zip(row, names, strict=True):
-            count = moved.get((source, target), 0)
+            count = moved[source, target]
             assert said == (format_bytes(count) if count else "")
             assert int(share) == round(70 * count / max(moved.values()))
     assert 'class="matrix"' not in page_of("siamese")
 
 
-def test_report_of_an_audit_or_a_measured_step_says_what_differs() -> None:
+def test_report_of_an_audit_or_a_measured_step_says_what_differs():
     """Findings of an audit, which holds its plan; the five largest errors of times."""
-    words = " ".join(Page(report_html(strayed())).words)
+    words = " ".join(Page(report_html(STRAYED)).words)
     assert "not as planned" in words
     assert "ran on cpu:0, planned on gpu:0" in words
     plan = plans.siamese()
@@ -230,7 +219,7 @@ def test_report_of_an_audit_or_a_measured_step_says_what_differs() -> None:
     assert len(data_of(text)["measured"]["tasks"]) == len(slow)
 
 
-def test_report_shows_nasty_names_as_text() -> None:
+def test_report_shows_nasty_names_as_text():
     """Data, library and the page's script; no handler; the name can be read."""
     page = Page(report_html(plans.nasty()))
     assert page.tags.count("script") == 3
@@ -238,7 +227,7 @@ def test_report_shows_nasty_names_as_text() -> None:
     assert any("<script>alert(1)</script>" in text for text in page.words)
 
 
-def test_report_writes_its_file(tmp_path: Path) -> None:
+def test_report_writes_its_file(tmp_path):
     """The page is in the file that was asked for, alone; twice the same bytes."""
     path = report(plans.towers(30), tmp_path / "report.html")
     assert path.read_text(encoding="utf-8") == page_of("towers")

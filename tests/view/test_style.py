@@ -1,6 +1,5 @@
 """Colours that stay apart, and names that are only ever text."""
 
-from collections.abc import Sequence
 from itertools import combinations
 from math import dist
 
@@ -8,17 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 
-from splitnet.view.style import (
-    clean,
-    colors_of,
-    readable_on,
-    shortened,
-)
+from splitnet.view.style import clean, colors_of, readable_on
 
 
-def test_colors_of_keep_devices_apart() -> None:
+def test_colors_of_keep_devices_apart():
     """Sixteen GPUs of forty differ, and two hosts; a device keeps its colour."""
     many = colors_of([f"gpu:{n}" for n in range(40)])
     assert len(set(list(many.values())[:16])) == 16
@@ -49,7 +42,7 @@ SEEN = {
     ("seen", "least"),
     [("full colour", 30), ("deuteranopia", 20), ("protanopia", 20), ("grey", 7)],
 )
-def test_colors_of_differ_for_everybody(seen: str, least: float) -> None:
+def test_colors_of_differ_for_everybody(seen, least):
     """Any two of seven GPUs and a CPU differ in CIELAB; 2.3 can just be noticed."""
     devices = [*(f"gpu:{n}" for n in range(7)), "cpu:0"]
     labs = [_lab(color, SEEN[seen]) for color in colors_of(devices).values()]
@@ -58,7 +51,7 @@ def test_colors_of_differ_for_everybody(seen: str, least: float) -> None:
         assert dist(one, other) > least
 
 
-def _lab(color: str, seen: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+def _lab(color, seen):
     """A colour in CIELAB as it is seen, for the white of a screen (D65)."""
     rgb = np.clip(np.array(seen) @ _linear(color), 0, 1)
     shares = np.array(_XYZ) @ rgb / (0.9505, 1.0, 1.089)
@@ -70,30 +63,24 @@ def _lab(color: str, seen: Sequence[Sequence[float]]) -> tuple[float, float, flo
 _XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
 
 
-def test_readable_on_picks_a_contrast_of_at_least_four_and_a_half() -> None:
+def test_readable_on_picks_a_contrast_of_at_least_four_and_a_half():
     """Text on a device's colour can be read (WCAG 2, AA)."""
     for color in colors_of([*(f"gpu:{n}" for n in range(14)), "cpu:0"]).values():
         dark, light = sorted([_luminance(color), _luminance(readable_on(color))])
         assert (light + 0.05) / (dark + 0.05) >= 4.5, color
 
 
-def _luminance(color: str) -> float:
+def _luminance(color):
     return float(np.dot(_XYZ[1], _linear(color)))
 
 
-def _linear(color: str) -> list[float]:
+def _linear(color):
     shares = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     return [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in shares]
 
 
-@given(st.text(), st.integers(5, 40))
-def test_shortened_never_exceeds_its_room(text: str, most: int) -> None:
-    """Whatever the name, wide characters included, it fits its column."""
-    assert cell_len(shortened(text, most)) <= most
-
-
 @given(st.text())
-def test_clean_leaves_nothing_that_xml_refuses(text: str) -> None:
+def test_clean_leaves_nothing_that_xml_refuses(text):
     """No control character, no surrogate, no line end."""
     assert all(c.isprintable() or c.isspace() for c in clean(text))
     assert "\n" not in clean(text)

@@ -2,7 +2,7 @@
 
 import re
 from itertools import combinations, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pygraphviz
 import pytest
@@ -23,18 +23,20 @@ class Mark(NamedTuple):
     right: float
     bottom: float
 
+    @property
+    def wide(self):
+        """Its width."""
+        return self.right - self.x
+
 
 class Chart:
     """A chart as Graphviz reads it: its rectangles and its texts."""
 
-    def __init__(self, timelines: Any) -> None:
+    def __init__(self, timelines):
         its = timelines if isinstance(timelines, dict) else {"": timelines}
-        self.dot = dot_of_steps(its)
-        self.marks: list[Mark] = []
-        self.texts: list[str] = []
+        self.dot, self.marks, self.texts = dot_of_steps(its), [], []
         graph = pygraphviz.AGraph(string=self.dot)  # nodes do not keep it alive
-        for node in graph.nodes():
-            look = node.attr
+        for look in (node.attr for node in graph.nodes()):
             if look["label"]:
                 self.texts.append(re.sub(r"<[^>]*>", "", look["label"]))
                 continue
@@ -44,48 +46,48 @@ class Chart:
             outline = look["penwidth"] == "1"
             self.marks.append(Mark(look["tooltip"], look["fillcolor"], outline, *edges))
 
-    def tipped(self, part: str) -> list[Mark]:
+    def tipped(self, part):
         """The rectangles whose tooltip has these words."""
         return [mark for mark in self.marks if part in mark.tip]
 
 
-def step(*tasks: Task, copies: tuple[Copy, ...] = (), devices: int = 2) -> Chart:
+def task(part, start, stop, gpu=0, phase="forward", microbatch=0):
+    """A task on one of the GPUs."""
+    return Task(part, f"gpu:{gpu}", phase, start, stop, microbatch)
+
+
+def step(*tasks, copies=(), devices=2):
     """The chart of hand-written tasks."""
     names = tuple(f"gpu:{n}" for n in range(devices))
     return Chart(Timeline(tasks, copies, names, {}))
 
 
-def copy_of(
-    start: float, stop: float, source: str = "a", ends: str = "01", kind: str = ""
-) -> Copy:
+def copy_of(start, stop, source="a", ends="01", kind="activation"):
     """A copy of 1 KiB between two GPUs."""
     ways = (f"gpu:{n}" for n in ends)
-    kind = kind or "activation"
     return Copy(source, "b", *ways, kind, "forward", 1024, start, stop)
 
 
-def test_bars_are_to_scale_and_phases_apart() -> None:
+A = task("a", 0.0, 1.0)
+
+
+def test_bars_are_to_scale_and_phases_apart():
     """Widths are times; forward is plain, backward pale with an edge, update dark."""
-    shown = step(
-        Task("a", "gpu:0", "forward", 0.0, 1.0),
-        Task("a", "gpu:0", "backward", 1.0, 3.0),
-        Task("a", "gpu:0", "update", 3.0, 4.0),
-        Task("b", "gpu:1", "forward", 1.0, 2.0),
-    )
+    back, change = task("a", 1, 3, phase="backward"), task("a", 3, 4, phase="update")
+    shown = step(A, back, change, task("b", 1, 2, 1))
     forward, backward, update = shown.tipped("of a on")
     (late,) = shown.tipped("of b on")
     light = [int(one.fill[1:3], 16) for one in (update, forward, backward)]
     assert [one.outline for one in (update, forward, backward)] == [False, False, True]
     assert light == sorted(light)
-    wide = backward.right - backward.x
-    assert wide == pytest.approx(2 * (forward.right - forward.x), rel=0.02)
+    assert backward.wide == pytest.approx(2 * forward.wide, rel=0.02)
     assert late.x == pytest.approx(forward.right, abs=1)
 
 
-def test_each_link_has_a_lane_with_its_bytes() -> None:
+def test_each_link_has_a_lane_with_its_bytes():
     """Transfers stand by link; gradients look like a backward pass."""
     copies = copy_of(0, 1), copy_of(2, 3, "b", "10", "gradient")
-    shown = step(Task("a", "gpu:0", "forward", 0.0, 3.0), copies=copies)
+    shown = step(task("a", 0, 3), copies=copies)
     (there,), (back,) = shown.tipped("the activation of a"), shown.tipped("gradient of")
     assert (there.outline, back.outline) == (False, True)
     assert {"gpu:0 → gpu:1", "1.00 KiB"} <= set(shown.texts)
@@ -94,45 +96,46 @@ def test_each_link_has_a_lane_with_its_bytes() -> None:
 @pytest.mark.parametrize(
     ("tasks", "seen", "hidden"),
     [
-        ([("stage", n, n + 1.0, n) for n in range(4)], "#0 #1 #2 #3", "stage 0"),
-        ([("wide", 0, 98, 0), ("tower_12", 98, 100, 0)], "wide", "12 2 tower_12"),
+        (
+            [task("stage", n, n + 1, 0, "forward", n) for n in range(4)],
+            "#0 #1 #2 #3",
+            "stage 0",
+        ),
+        ([task("wide", 0, 98), task("tower_12", 98, 100)], "wide", "12 2 tower_12"),
     ],
 )
-def test_bars_are_named_wholly_or_not_at_all(
-    tasks: list[tuple[str, float, float, int]], seen: str, hidden: str
-) -> None:
+def test_bars_are_named_wholly_or_not_at_all(tasks, seen, hidden):
     """A pipeline's bars bear their micro-batch; no bar bears digits of a name."""
-    shown = step(*(Task(p, "gpu:0", "forward", a, b, m) for p, a, b, m in tasks))
-    assert set(seen.split()) <= set(shown.texts)
-    assert not set(hidden.split()) & set(shown.texts)
+    texts = set(step(*tasks).texts)
+    assert set(seen.split()) <= texts
+    assert not set(hidden.split()) & texts
 
 
-def test_a_micro_batch_of_a_stage_is_one_bar_and_updates_have_no_number() -> None:
+def test_a_micro_batch_of_a_stage_is_one_bar_and_updates_have_no_number():
     """Two parts of two micro-batches, and their updates: three bars, two numbers."""
     tasks = [
-        Task(part, "gpu:0", "forward", 2 * m + n, 2 * m + n + 1.0, m)
+        task("ab"[n], 2 * m + n, 2 * m + n + 1, 0, "forward", m)
         for m in range(2)
-        for n, part in enumerate("ab")
+        for n in range(2)
     ]
-    tasks += [Task(p, "gpu:0", "update", 4.0 + n, 5.0 + n) for n, p in enumerate("ab")]
+    tasks += [task("ab"[n], 4 + n, 5 + n, phase="update") for n in range(2)]
     shown = step(*tasks)
     assert len(shown.tipped(" and 1 more on gpu:0")) == 3
     assert [text for text in shown.texts if text.startswith("#")] == ["#0", "#1"]
 
 
-def test_planned_and_measured_have_one_scale() -> None:
+def test_planned_and_measured_have_one_scale():
     """The measured step is twice as long: the planned one fills half the width."""
     one, two = (
-        Timeline((Task("a", "gpu:0", "forward", 0.0, stop),), (), ("gpu:0",), {})
-        for stop in (1.0, 2.0)
+        Timeline((task("a", 0, stop),), (), ("gpu:0",), {}) for stop in (1.0, 2.0)
     )
     shown = Chart({"planned": one, "measured": two})
-    wide = [mark.right - mark.x for mark in shown.tipped("of a on")]
-    assert wide[1] == pytest.approx(2 * wide[0], rel=0.01)
+    planned, measured = shown.tipped("of a on")
+    assert measured.wide == pytest.approx(2 * planned.wide, rel=0.01)
     assert "measured: one step, 2.00 s" in shown.texts
 
 
-def test_bars_too_narrow_to_see_are_joined() -> None:
+def test_bars_too_narrow_to_see_are_joined():
     """900 tasks on four devices give a few bars, and a small file."""
     shown = Chart(plans.chain(300).timeline)
     assert len(shown.dot) < 300_000
@@ -140,26 +143,27 @@ def test_bars_too_narrow_to_see_are_joined() -> None:
     assert 0 < len(joined) < 40
 
 
-def test_the_busiest_links_have_lanes_and_idle_devices_a_line() -> None:
-    """Twelve links are drawn, eight counted; idle devices take one line, no lane."""
+def test_busy_links_and_unlike_devices_have_lanes_and_idle_devices_a_line():
+    """Twelve links are drawn, eight counted; idle devices take one line, no lane.
+
+    32 GPUs with two towers each: gpu:0 runs the head as well, the others are one.
+    """
     ends = [f"{a}{b}" for a in range(5) for b in range(5) if a != b]
     copies = tuple(copy_of(0.0, 1.0 + int(both[0]), "a", both) for both in ends)
-    work = Task("a", "gpu:0", "forward", 0.0, 9.0)
-    texts = step(work, copies=copies, devices=5).texts
+    texts = step(task("a", 0, 9), copies=copies, devices=5).texts
     assert sum("→" in text for text in texts) == 12
     assert "and 8 more links, less used" in texts
     assert "idle throughout: gpu:1, gpu:2, gpu:3, gpu:4" in texts
     assert "one step, 0 s" in step().texts  # no division by zero
+    texts = Chart(plans.towers(64, 32).timeline).texts
+    assert "gpu:1 … gpu:31 (31)" in texts
+    assert sum(text.startswith("computing") for text in texts) == 3
 
 
-def test_the_critical_path_goes_through_bars_and_copies() -> None:
+def test_the_critical_path_goes_through_bars_and_copies():
     """One red line: as long as the step, with the copy, and without a break."""
-    shown = step(
-        Task("a", "gpu:0", "forward", 0.0, 1.0),
-        Task("c", "gpu:0", "forward", 1.0, 2.5),
-        Task("b", "gpu:1", "forward", 2.0, 4.0),
-        copies=(copy_of(1.0, 2.0),),
-    )
+    tasks = A, task("c", 1, 2.5), task("b", 2, 4, 1)
+    shown = step(*tasks, copies=(copy_of(1.0, 2.0),))
     path = shown.tipped("critical path")
     assert [mark.tip.split(": ", 1)[1].split(" (")[0] for mark in path] == [
         "the forward of a on gpu:0",
@@ -175,11 +179,9 @@ def test_the_critical_path_goes_through_bars_and_copies() -> None:
     assert f"one step, 4.00 s; {words}" in shown.texts
 
 
-def test_gaps_say_what_a_device_waits_for() -> None:
+def test_gaps_say_what_a_device_waits_for():
     """gpu:1 waits 1 s for a, then 1 s for its copy; then it computes until the end."""
-    first = Task("a", "gpu:0", "forward", 0.0, 1.0)
-    then = Task("b", "gpu:1", "forward", 2.0, 4.0)
-    shown = step(first, then, copies=(copy_of(1.0, 2.0),))
+    shown = step(A, task("b", 2, 4, 1), copies=(copy_of(1.0, 2.0),))
     assert {
         "computing 25 %, copies 0 %, others 75 %",
         "computing 50 %, copies 25 %, others 25 %",
@@ -188,42 +190,30 @@ def test_gaps_say_what_a_device_waits_for() -> None:
     (wait,) = shown.tipped("gpu:1 waits for the activation of a")
     assert wait.x == pytest.approx(work.right, abs=0.5)
     assert wait.fill != work.fill
-    alone = step(first, devices=1)
+    alone = step(A, devices=1)
     assert "computing 100 %" in alone.texts
     assert not alone.tipped("critical path")
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 3.3e-6, 0.0316, 1.0, 7.2, 5000.0])
-def test_tick_seconds_are_few_round_and_inside(seconds: float) -> None:
-    """Between three and ten ticks, the last within the step."""
+def test_ticks_are_few_round_and_inside_and_have_one_unit(seconds):
+    """Between three and ten, the last within the step; 0.2 ms in a step of 1.2 ms."""
     ticks = tick_seconds(seconds)
     assert 3 <= len(ticks) <= 10
     assert ticks[0] == 0.0
     assert ticks[-1] <= seconds * (1 + 1e-9)
-
-
-def test_all_times_of_an_axis_have_one_unit() -> None:
-    """A step of 1.2 ms has ticks of 0 ms, 0.2 ms and so on, and none in us."""
-    shown = step(Task("a", "gpu:0", "forward", 0.0, 1.2e-3)).texts
+    shown = step(task("a", 0, 1.2e-3)).texts
     assert {"0 ms", "0.2 ms", "1.2 ms"} <= set(shown)
     assert not [text for text in shown if text.endswith(" us")]
 
 
-def test_copies_that_overlap_are_below_each_other() -> None:
+def test_copies_that_overlap_are_below_each_other():
     """All of them can be seen, and the lane is no higher than another."""
     copies = tuple(copy_of(n, n + 2.5, f"p{n}") for n in range(6))
-    work = Task("a", "gpu:0", "forward", 0.0, 9.0)
-    bars = step(work, copies=copies).tipped("the activation of p")
+    bars = step(task("a", 0, 9), copies=copies).tipped("the activation of p")
     bars = [bar for bar in bars if "critical" not in bar.tip and "wait" not in bar.tip]
     assert len(bars) == len(copies)
     for one, two in combinations(bars, 2):
         apart = one.bottom <= two.y + 0.1 or two.bottom <= one.y + 0.1
         assert apart or one.right <= two.x or two.right <= one.x
     assert max(bar.bottom for bar in bars) - min(bar.y for bar in bars) <= 8.1
-
-
-def test_devices_that_do_the_same_share_a_lane() -> None:
-    """32 GPUs with two towers each: gpu:0 runs the head as well, the others are one."""
-    texts = Chart(plans.towers(64, 32).timeline).texts
-    assert "gpu:1 … gpu:31 (31)" in texts
-    assert sum(text.startswith("computing") for text in texts) == 3

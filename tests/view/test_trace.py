@@ -2,8 +2,6 @@
 
 import json
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,22 +10,22 @@ from splitnet.view.timeline import trace
 from tests.view import plans
 
 
-class Events(list[dict[str, Any]]):
+class Events(list):
     """The events of a trace file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         super().__init__(json.loads(path.read_text())["traceEvents"])
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
+    def of(self, kind):
         """Those of one kind."""
         return [event for event in self if event["ph"] == kind]
 
-    def names(self, kind: str) -> list[str]:
+    def names(self, kind):
         """The names of rows or processes."""
         return [e["args"]["name"] for e in self.of("M") if e["name"] == kind]
 
 
-def test_trace_has_an_event_per_task_and_per_copy(tmp_path: Path) -> None:
+def test_trace_has_an_event_per_task_and_per_copy(tmp_path):
     """In microseconds, in named rows; the measured step is a process of its own."""
     plan = plans.siamese()
     step = plan.timeline
@@ -43,15 +41,14 @@ def test_trace_has_an_event_per_task_and_per_copy(tmp_path: Path) -> None:
     assert both.names("process_name") == ["planned", "measured"]
 
 
-def test_trace_has_a_process_per_host_and_a_row_per_overlap(tmp_path: Path) -> None:
+def test_trace_has_a_process_per_host_and_a_row_per_overlap(tmp_path):
     """Copies of one link that overlap take rows of their own, at their source."""
     ends = ("worker:0/gpu:0", "worker:1/gpu:0")
-    copies = tuple(
-        Copy("a", "b", *ends, "activation", "forward", 8, n, n + 2.5) for n in range(4)
-    )
-    tasks = (
-        Task("a", ends[0], "forward", 0.0, 1.0),
-        Task("b", ends[1], "forward", 2.0, 3.0),
+    how = (*ends, "activation", "forward", 8)
+    copies = tuple(Copy("a", "b", *how, n, n + 2.5) for n in range(4))
+    tasks = tuple(
+        Task(part, device, "forward", start, start + 1.0)
+        for part, device, start in zip("ab", ends, (0.0, 2.0))
     )
     found = Events(trace(Timeline(tasks, copies, ends, {}), tmp_path / "t.json"))
     assert found.names("process_name") == ["planned, worker:0", "planned, worker:1"]

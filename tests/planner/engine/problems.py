@@ -16,11 +16,11 @@ from splitnet.planner.constraints import Group
 from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import value_of
 from splitnet.planner.evaluate import Evaluator, free_groups
-from splitnet.planner.problem import Problem, problem_of
+from splitnet.planner.problem import problem_of
 from splitnet.simulator.step_graph import step_graph
 
 
-def random_graph(count: int, seed: int) -> Graph:
+def random_graph(count, seed):
     """Calls with weights, some of them shared, and edges that go a few calls on."""
     draw = random.Random(seed)
     weights = [Weights(f"w{i}", draw.randrange(1, 9) * 2**20) for i in range(count)]
@@ -55,7 +55,7 @@ def random_graph(count: int, seed: int) -> Graph:
     )
 
 
-def chain_graph(count: int) -> Graph:
+def chain_graph(count):
     """Dense calls in a row, each a part of its own."""
     names = [f"c{i}" for i in range(count)]
     made: dict[str, Any] = {"output_bytes": 2**16, "activation_bytes": 2**16}
@@ -73,7 +73,7 @@ def chain_graph(count: int) -> Graph:
     )
 
 
-def free_problem(graph: Graph, cluster: Cluster) -> Problem:
+def free_problem(graph, cluster):
     """A step whose calls may be anywhere."""
     names = tuple(device.name for device in cluster)
     return problem_of(
@@ -84,9 +84,7 @@ def free_problem(graph: Graph, cluster: Cluster) -> Problem:
     )
 
 
-def step_problem(
-    count: int, seed: int, *, gpus: int = 2, cut_penalty: float = 0.0
-) -> Problem:
+def step_problem(count, seed, *, gpus=2, cut_penalty=0.0):
     """A step of random calls with little memory, some apart, some bound to a kind."""
     draw = random.Random(seed)
     graph = random_graph(count, seed)
@@ -118,7 +116,7 @@ def step_problem(
     )
 
 
-def calls_problem(seed: int) -> Problem:
+def calls_problem(seed):
     """Calls of a chain with skips and views, some of which only a CPU runs."""
     draw = random.Random(seed)
     graph, box = random_graph(60, seed), Cluster.of("2*gpu", "cpu")
@@ -143,7 +141,7 @@ def calls_problem(seed: int) -> Problem:
     return evaluator.problem_of(free_groups(graph, box))
 
 
-def random_loads(count: int, seed: int, *, cut_penalty: float = 0.0) -> Problem:
+def random_loads(count, seed, *, cut_penalty=0.0):
     """Loads of two accelerators and a CPU, with little memory."""
     draw = random.Random(seed)
     tensors = [
@@ -185,7 +183,7 @@ def random_loads(count: int, seed: int, *, cut_penalty: float = 0.0) -> Problem:
     )
 
 
-def best_of_all(problem: Problem, objective: str, contiguity: str) -> float:
+def best_of_all(problem, objective, contiguity):
     """The least penalized value over all assignments."""
     best = inf
     devices = range(problem.device_count)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +60,7 @@ assert "numba" not in sys.modules
 
 
 @pytest.mark.parametrize("code", [WITHOUT_FOLDERS, INTERPRETED, SMALL, CHAIN])
-def test_engine_works_where_it_is(code: str) -> None:
+def test_engine_works_where_it_is(code):
     """Without a folder for machine code, interpreted, or without numba.
 
     Read-only folders: compiled in memory. Eight calls: proven optimal. Layers in a row
@@ -78,7 +77,7 @@ def test_engine_works_where_it_is(code: str) -> None:
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
-def test_ctrl_c_ends_the_compiled_search(objective: str) -> None:
+def test_ctrl_c_ends_the_compiled_search(objective):
     """An interrupt during a search of a minute is raised within a second.
 
     It is repeated each second: Python drops an exception that is raised while a
@@ -87,7 +86,7 @@ def test_ctrl_c_ends_the_compiled_search(objective: str) -> None:
     problem = step_problem(60, 1)
     solve(problem, objective=objective, effort=100_000)  # loads the compiled code
 
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -103,7 +102,7 @@ def test_ctrl_c_ends_the_compiled_search(objective: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_problems_break_no_constraint(seed: int) -> None:
+def test_random_problems_break_no_constraint(seed):
     """Ten problems a seed, objectives and sets in turn: the value is the evaluator's.
 
     The cut penalty is a fraction of each cut, so that it is in use as well.
@@ -130,7 +129,7 @@ def test_random_problems_break_no_constraint(seed: int) -> None:
         assert found.bound <= found.value
 
 
-def test_cut_penalty_holds_for_every_objective() -> None:
+def test_cut_penalty_holds_for_every_objective():
     """A high price leaves fewer crossings, whatever is minimised."""
     for objective in OBJECTIVES:
         free, dear = (

@@ -1,6 +1,5 @@
 """The compiled makespan equals the simulator's event loop."""
 
-from collections.abc import Callable
 from math import inf
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from splitnet.planner.engine.functions import merged
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import tasks_of
-from splitnet.planner.problem import Problem
 from tests.planner.engine.problems import calls_problem, step_problem
 
 
@@ -17,9 +15,7 @@ from tests.planner.engine.problems import calls_problem, step_problem
 @pytest.mark.parametrize(
     "make", [lambda s: step_problem(12 + s, s, gpus=1 + s % 4), calls_problem]
 )
-def test_makespan_equals_the_event_loop(
-    make: Callable[[int], Problem], seed: int
-) -> None:
+def test_makespan_equals_the_event_loop(make, seed):
     """Placements in runs, long and short: equal to 1e-12; infinite above the limit."""
     problem, draw = make(seed), np.random.default_rng(seed)
     tasks, groups = tasks_of(problem), problem.group_count
@@ -34,7 +30,7 @@ def test_makespan_equals_the_event_loop(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_merged_units_take_about_as_long(seed: int) -> None:
+def test_merged_units_take_about_as_long(seed):
     """Clusters of one group change nothing; larger ones hardly anything."""
     problem, draw = calls_problem(seed), np.random.default_rng(seed)
     tasks, cluster = tasks_of(problem), np.arange(problem.group_count) // 4

@@ -30,7 +30,7 @@ CONTIGUITIES = ("free", "convex", "pipeline")
     ("objective", "contiguity"),
     [*((one, "free") for one in OBJECTIVES), *(("loads", one) for one in CONTIGUITIES)],
 )
-def test_small_problems_are_optimal(seed: int, objective: str, contiguity: str) -> None:
+def test_small_problems_are_optimal(seed, objective, contiguity):
     """The value equals the least of all assignments; no bound is above it."""
     problem = step_problem(5, seed)
     if objective == "loads":
@@ -51,7 +51,7 @@ def test_small_problems_are_optimal(seed: int, objective: str, contiguity: str) 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_placement_of_calls_is_below_the_bound(seed: int) -> None:
+def test_no_placement_of_calls_is_below_the_bound(seed):
     """The bound counts the functions that a chain is cut into, whatever is where."""
     problem, draw = calls_problem(seed), np.random.default_rng(seed)
     bound = lower_bound(problem, "latency")
@@ -65,7 +65,7 @@ def test_no_placement_of_calls_is_below_the_bound(seed: int) -> None:
 
 
 @pytest.mark.parametrize("calls", [7, 15, 21, 40])
-def test_bound_of_a_chain_is_one_device(calls: int) -> None:
+def test_bound_of_a_chain_is_one_device(calls):
     """No placement of a chain without training is better: the bound says so."""
     box, graph = Cluster.of("2*gpu"), chain_graph(calls)
     evaluator = Evaluator.of(graph, box, PlanOptions(training=False, regroup=True))
@@ -76,7 +76,7 @@ def test_bound_of_a_chain_is_one_device(calls: int) -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_search_is_repeated_and_longer_ones_go_on(objective: str) -> None:
+def test_search_is_repeated_and_longer_ones_go_on(objective):
     """The same seed and steps: the same answer; with more steps none that is worse."""
     problem = step_problem(45, 4, gpus=3)
 
@@ -90,7 +90,7 @@ def test_search_is_repeated_and_longer_ones_go_on(objective: str) -> None:
     assert found[1].value <= found[2].value <= found[3].value
 
 
-def test_clock_ends_a_search_and_says_so() -> None:
+def test_clock_ends_a_search_and_says_so():
     """Steps that last for hours are cut off by the time limit."""
     problem = step_problem(24, 1)
 
@@ -101,7 +101,7 @@ def test_clock_ends_a_search_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("calls", [24, 90])
-def test_without_time_the_gpus_are_still_used(calls: int) -> None:
+def test_without_time_the_gpus_are_still_used(calls):
     """No GPU has room for all, four have: the first start is packed onto them."""
     problem = free_problem(random_graph(calls, 1), Cluster.of("4*gpu", "cpu"))
     room = 0.4 * problem.held_bytes(np.zeros(calls, np.int64))[0]
@@ -116,7 +116,7 @@ def test_without_time_the_gpus_are_still_used(calls: int) -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("broken", ["memory", "devices"])
-def test_what_cannot_be_is_infeasible(objective: str, broken: str) -> None:
+def test_what_cannot_be_is_infeasible(objective, broken):
     """No memory, or a group without devices: an infinite value, no exception."""
     problem = step_problem(20, 1)
     graph = problem.graph._replace(capacity_bytes=np.full(3, 1e6))
@@ -131,7 +131,7 @@ def test_what_cannot_be_is_infeasible(objective: str, broken: str) -> None:
     assert len(found.assignment) == 20
 
 
-def test_empty_problem_is_solved() -> None:
+def test_empty_problem_is_solved():
     """Nothing to place costs nothing."""
     problem = random_loads(5, 0)
     nothing = problem.graph._replace(size_bytes=np.zeros(0), seconds=np.zeros((0, 2)))
@@ -143,7 +143,7 @@ def test_empty_problem_is_solved() -> None:
 
 
 @pytest.mark.parametrize("calls", [12, 60])
-def test_search_for_what_fits_ends_with_it(calls: int) -> None:
+def test_search_for_what_fits_ends_with_it(calls):
     """Any assignment will do: a search without other end comes back with one."""
     problem = step_problem(calls, 1, gpus=3)
 
@@ -161,7 +161,7 @@ def test_search_for_what_fits_ends_with_it(calls: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_ten_branches_on_three_small_gpus_fit(seed: int) -> None:
+def test_ten_branches_on_three_small_gpus_fit(seed):
     """No device has much more room than a third: found at once, whatever the seed."""
     problem = free_problem(random_graph(10, 50 + seed), Cluster.of("3*gpu"))
     draw = np.random.default_rng(0)

@@ -1,0 +1,333 @@
+"""Values, declarations and files that cannot be: each is refused in words."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+import splitnet as sn
+from splitnet.core.cluster import Cluster, Link, device_name
+from splitnet.core.costs import load_costs
+from splitnet.core.errors import DeviceError, PlanFileError, parse_quantity
+from splitnet.core.graph import Graph, Part, Tensor
+from splitnet.core.serialization import decode, encode, load_json, read_values
+from tests.zoo import diamond
+
+GRAPH = diamond()
+CALL, LAST = GRAPH.calls[0], GRAPH.calls[-1]
+SHAPELESS = replace(CALL, output_shapes=((1,),), output_dtypes=())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"batch": 0}, "batch= must be int >= 1"),
+        ({"calls": (*GRAPH.calls, CALL)}, "call 'x' is repeated"),
+        ({"parts": ()}, "names the part 'x', which does not exist"),
+        ({"parts": (*GRAPH.parts, Part("p", near=("q",)))}, "the part 'q', which"),
+        ({"calls": (replace(CALL, weights=("w",)),)}, "'w', which does not exist"),
+        ({"calls": (SHAPELESS,)}, "0 dtypes"),
+        ({"tensors": (Tensor("no", LAST.name),)}, "names the call 'no', which"),
+        ({"tensors": (Tensor(CALL.name, LAST.name, 99),)}, "there is no output 99"),
+        ({"outputs": ("no",)}, "output names the call 'no', which"),
+        ({"calls": GRAPH.calls[::-1]}, "its calls are not in topological order"),
+        (
+            {"tensors": (*GRAPH.tensors, Tensor(LAST.name, "x"))},
+            "join -> x: its calls are not in topological order",
+        ),
+    ],
+)
+def test_a_broken_graph_is_refused(change, said):
+    """Repeated and missing names, impossible outputs, cycles."""
+    with pytest.raises(sn.DeclarationError, match=re.escape(said)):
+        replace(GRAPH, **change)
+
+
+def stored(**change):
+    """Decode the graph of a file in which some fields are others."""
+    return decode(encode(GRAPH) | change, Graph, "graph")
+
+
+def device_of_a_file(**change):
+    """Decode the cluster of a file whose first device has some other fields."""
+    values = encode(Cluster.of("2*gpu", "cpu"))
+    values["devices"][0] |= change
+    return decode(values, Cluster, "cluster")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch": "8"}, "graph.batch: expected `int`, got `str`"),
+        ({"batch": True}, "graph.batch: expected `int`, got `bool`"),
+        ({"batch": -1}, "graph.batch: expected `int` >= 1"),
+        ({"calls": {}}, "graph.calls: expected `array`, got `object`"),
+        ({"calls": [{}]}, "graph.calls[0]: missing required field `name`"),
+        ({"parts": [{"name": "a", "on": [3]}]}, "parts[0].on[0]: expected `str`"),
+        ({"colour": 1}, "graph: unknown field 'colour'"),
+        ({"weights": [{"name": "w", "byte": 1}]}, "weights[0]: unknown field"),
+        ({"weights": [{"name": "w", "bytes": 2**59}]}, "more than 2**58 bytes"),
+        ({"target": "/device:GPU:0; rm -rf /"}, "there is no device"),
+        ({"name": "GPU:0"}, "its name must be 'gpu:0'"),
+        ({"flops_per_second": 0.0}, "flops_per_second: expected `float` >= 1.0"),
+    ],
+)
+def test_decode_names_the_path_of_a_fault(change, message):
+    """Wrong types, numbers out of range, unknown fields, texts that are no device's."""
+    of_device = change.keys() & {"target", "name", "flops_per_second"}
+    with pytest.raises(PlanFileError, match=re.escape(message)):
+        (device_of_a_file if of_device else stored)(**change)
+
+
+def as_plan(path):
+    """Read a file of JSON."""
+    return read_values(path, "plan")
+
+
+def as_toml(path):
+    """Read a file of TOML."""
+    return read_values(path, "plan", "TOML")
+
+
+def as_graph(path):
+    """Build a graph from a file."""
+    return load_json(path, "graph", lambda values: decode(values, Graph))
+
+
+def costs(**values):
+    """The text of a cost table."""
+    return json.dumps({"splitnet_costs": 2, "costs": {}} | values)
+
+
+GPU = '[[device]]\nname = "gpu:0"\n'
+NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("load", "text", "message"),
+    [
+        (as_plan, "", "cannot load the plan .* it is not JSON"),
+        (as_plan, '{"a": 1, "obj', "cut off"),
+        (as_plan, '{"a": NaN}', "a: the number is out of range"),
+        (as_plan, '{"a": "' + "a" * 20_000 + '"}', "a: a text of 20000 characters"),
+        (as_plan, '{"a": 1e999}', "a: the number is out of range"),
+        (as_plan, '{"a": [1' + "0" * 400 + "]}", r"a\[0\]: the number is out of range"),
+        (as_plan, '{"a": 1' + "0" * 5000 + "}", "integer string conversion"),
+        (as_plan, '{"b": {"a": 1, "a": 2}}', "the key 'a' twice"),
+        (as_plan, "[" * 100_000, "nested too deeply"),
+        (as_plan, "[" * 80 + "]" * 80, "nested too deeply"),
+        (as_plan, r'{"a": "\ud800"}', "a: control characters"),
+        (as_plan, r'{"\u001b[2J": 1}', "control characters"),
+        (as_plan, "\ud800".encode("utf-16", "surrogatepass"), "it is not UTF-8"),
+        (as_toml, "a = 1\na = 2", "cannot load the plan .* it is not TOML"),
+        (as_toml, "a = nan", "a: the number is out of range"),
+        (as_toml, "a = " + "[" * 5000, "nested too deeply|not TOML"),
+        (as_graph, "[]", "the graph '.*/file': expected `object`"),
+        (Cluster.load, "[[device]\n", "cannot load the cluster file .* is not TOML"),
+        (Cluster.load, "", "it has 0 devices"),
+        (Cluster.load, "device = 3", "device= must be Sequence. Received: 3"),
+        (Cluster.load, f"{GPU}wat = 1", r"device\[0\]: .* 'wat'"),
+        (Cluster.load, f"speed = 1\n{GPU}", "unexpected keyword argument 'speed'"),
+        (Cluster.load, f'{GPU}memory = "-1 GiB"', "memory of gpu:0"),
+        (Cluster.load, f"{GPU}speed = 0", "more than zero"),
+        (Cluster.load, f'{GPU}preset = "A1"', "no preset 'A1'"),
+        (Cluster.load, f"{GPU}[[links]]\nbetween = 3", r"links\[0\]: .*between= must"),
+        (load_costs, costs(splitnet_costs=1), "splitnet_costs: Invalid enum value 1"),
+        (load_costs, costs(costs=None), "costs: expected `object`"),
+        (load_costs, costs(costs={"calls": [NEGATIVE]}), r"\[0\].forward: .*>= 0.0"),
+    ],
+)
+def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, message):
+    """Broken files, repeated keys, impossible values, with the file and the field."""
+    path = tmp_path / "file"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(
+        DeviceError if load == Cluster.load else PlanFileError, match=message
+    ) as caught:
+        load(path)
+
+    assert str(path) in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ((), "it has 0 devices"),
+        (("gpu:0", "gpu:0"), "'gpu:0' is repeated"),
+        (("0*gpu",), "between 1 and 4096"),
+        (("99999999*gpu",), "between 1 and 4096"),
+        (("2*gpu:0",), r"there is no device '2\*gpu:0'"),
+        (("tpu:0", "gpu:x", "cpu"), "'tpu:0'"),
+    ],
+)
+def test_of_refuses_a_machine_that_cannot_be(names, words):
+    """Nothing, twice the same, and impossible counts; with a wrong link as well."""
+    with pytest.raises(DeviceError, match=words):
+        Cluster.of(*names)
+    with pytest.raises(DeviceError, match="link must be more than zero: .*'25 GB/s'"):
+        Cluster.of(*names, link="fast")
+
+
+def test_names_of_devices_and_quantities_are_checked():
+    """No memory, bandwidth or speed is negative, infinite or not a number."""
+    for name in (
+        "",
+        "gpu:-1",
+        "tpu:0",
+        "gpu:1.5",
+        "../gpu:0",
+        "gpu:０x",
+        None,
+        3,
+        "a:",
+    ):
+        with pytest.raises(DeviceError, match=r"there is no device .*gpu:0"):
+            device_name(name)
+    for value in ("", "x", "-1", "1e400", "1..2", "3 parsec", float("nan"), -1, True):
+        for unit in ("B", "B/s", "FLOP/s", "s"):
+            with pytest.raises(DeviceError, match="it must be .*zero"):
+                parse_quantity(value, "it", unit)
+    with pytest.raises(DeviceError, match="gap_seconds= must be at most latency"):
+        Link("*", "*", 1e9, 1e-5, gap_seconds=1e-4)
+
+
+BODY = object()
+
+
+def faults(declare):
+    """What is said of a net that `declare` builds, which may return its outputs."""
+    net = sn.Net("broken")
+    for ref in declare(net) or ():
+        net.output(ref)
+    with pytest.raises(sn.DeclarationError) as caught:
+        net.check()
+    return str(caught.value)
+
+
+def x(net, name="x"):
+    """An input."""
+    return net.input(name, (4,))
+
+
+@pytest.mark.parametrize(
+    ("declare", "words"),
+    [
+        (lambda net: (), "net 'broken' is empty"),
+        (
+            lambda net: net.branch("a", x(net), BODY) and (),
+            "net 'broken' has no output; say net.output(ref) for each",
+        ),
+        (
+            lambda net: [net.branch("a", [], BODY)],
+            "branch 'a' takes what a branch returned. Received: []",
+        ),
+        (lambda net: [x(net), x(net)], "the name 'x' is taken by the input at"),
+        (
+            lambda net: [x(net, "y"), x(net)][1:],
+            "input 'y' leads to no output; use it or remove it",
+        ),
+        (
+            lambda net: [net.branch(n, x(net, f"x{n}"), BODY) for n in "ab"][1:],
+            "branch 'a' leads to no output; use it or remove it",
+        ),
+        (
+            lambda net: [x(sn.Net("other"))],
+            "the output uses 'x' of another net, 'other'",
+        ),
+        (
+            lambda net: [net.branch("a", x(sn.Net("other")), BODY)],
+            "branch 'a' uses 'x' of another net, 'other'",
+        ),
+        *(
+            (lambda net, s=shape: [net.input("x", s)], "the shape must be a tuple such")
+            for shape in (4, b"ab")
+        ),
+        *(
+            (lambda net, n=name: [x(net, n)], "needs a name of printable")
+            for name in ("", 3, ["x"], "a/b", "a\x1b[2J")
+        ),
+        (
+            lambda net: net.output(x(net), "_x"),
+            "an output needs a name of printable",
+        ),
+        (
+            lambda net: [net.output(x(net, n), "y") for n in "ab"] and (),
+            "the name 'y' is taken by the output at",
+        ),
+        (
+            lambda net: [net.branch("a", x(net), BODY, near="x")],
+            "near= takes what a branch returned. Received: 'x'",
+        ),
+        *(
+            (
+                lambda net, on=on: [net.branch("a", x(net), BODY, on=on)],
+                f"branch 'a': on={on!r}: ",
+            )
+            for on in ([], None, 3, "", "gpu:-1", "gpu:x", ["gpu:0", 4])
+        ),
+    ],
+)
+def test_fault_of_a_declaration_is_told(declare, words):
+    """Each has words that say what to do."""
+    assert words in faults(declare)
+
+
+def test_all_faults_come_at_once_with_their_lines():
+    """One error tells everything, each fault with the file and line it stands in."""
+
+    def declare(net):
+        net.branch("a", x(net), BODY, on="gpx:1")
+        a = net.branch("a", x(net, "y"), BODY)
+        net.merge("alone", [a], BODY)
+        net.output("a")
+
+    text = faults(declare)
+
+    assert text.startswith("net 'broken' has ")
+    for words in ("on='gpx:1'", "the name 'a' is taken", "merge 'alone' joins 1 input"):
+        assert words in text
+    assert len(set(re.findall(r"test_refusals\.py:(\d+): ", text))) >= 4
+
+
+@pytest.mark.parametrize("name", ["_x", "a/b", "", " ", "-a", "a\n", 7])
+def test_net_names_that_tensorflow_refuses_are_faults(name):
+    """A model's name is a scope of TensorFlow's graph."""
+    with pytest.raises(sn.DeclarationError, match="a net needs a name of printable"):
+        sn.Net(name).check()
+
+
+A, NEAR = {"on": "gpu:0"}, {"near": "a"}
+
+
+@pytest.mark.parametrize(
+    ("constraints", "said"),
+    [
+        (
+            ({}, NEAR, {"near": "b", "apart": "a"}),
+            r"\.py:\d+: 'c' must be apart from 'a', but near= binds them to one device",
+        ),
+        (
+            (A, NEAR, {"on": "gpu:1", "near": "b"}),
+            r"\.py:\d+: near= binds .* share a device: 'a' on gpu:0; 'c' on gpu:1",
+        ),
+        ((A, A | {"apart": "a"}), "'b' must be apart from 'a', but both are on gpu:0"),
+        (
+            (A, NEAR, A, {"near": "c", "apart": "b"}),
+            "'d' must be apart from 'b', but both are on gpu:0",
+        ),
+        ((A, A | NEAR, {"apart": "a", "on": "gpu:1"}, {"near": "c"}), "^$"),
+    ],
+    ids=["near and apart", "pins through others", "equal pins", "neighbours", "none"],
+)
+def test_conflicting_constraints_are_told(constraints, said):
+    """Near binds to one device, however long the chain; a neighbour's pin counts."""
+    net = sn.Net("constrained")
+    refs, feed = {}, x(net)
+    for letter, given in zip("abcd", constraints):
+        named = {word: refs.get(value, value) for word, value in given.items()}
+        refs[letter] = net.branch(letter, feed, BODY, **named)
+        net.output(refs[letter])
+
+    assert re.search(said, "\n".join(net.faults()))
