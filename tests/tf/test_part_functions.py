@@ -167,20 +167,6 @@ def test_a_part_that_comes_back_is_cut(cluster: sn.Cluster) -> None:
     assert sorted(found) == [["a"], ["away"], ["b"], ["back", "head"]]
 
 
-def test_a_long_part_runs_as_several_functions(cluster: sn.Cluster) -> None:
-    """Cut where one tensor passes: what a function saved is freed when it has run."""
-    x = entry = keras.Input((6,))
-    for _ in range(12):
-        x = layers.Add()([x, layers.Dense(6)(layers.LayerNormalization()(x))])
-    models = pair(keras.Model(entry, layers.Dense(1)(x)), cluster, **{"*": "gpu:0"})
-    runs = [runner.segment for runner in placed_of(models[0]).runners]
-
-    assert [len(run.nodes) for run in runs] == [9, 9, 9, 10]
-    assert all(len(run.reads) == len(run.gives) == 1 for run in runs)
-    losses = [[one.train_on_batch(X, Y) for _ in "12"] for one in models]
-    assert_near(*losses)
-
-
 def test_weights_of_another_device_are_read_once_a_step(cluster: sn.Cluster) -> None:
     """A shared layer's weights cross once for all micro-batches, which recompute."""
     net = sn.Net("shared")

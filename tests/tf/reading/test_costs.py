@@ -242,17 +242,6 @@ def test_strings_stay_on_the_cpu() -> None:
     assert not cost_of(producer(layers.Flatten()(numbers)), 2).cpu_only
 
 
-def test_bytes_are_those_of_the_compute_dtype() -> None:
-    """Half precision keeps half as much, and a copy of the kernel."""
-    kept = []
-    for policy, dtype in (("float32", "float32"), ("mixed_float16", "float16")):
-        layer = layers.Conv2D(8, 3, activation="relu", dtype=policy)
-        node = call_of(layer, IMAGE, dtype=dtype)
-        kept.append(kept_bytes(node, cost_of(node, 4)))
-
-    assert kept[0] == 2 * (kept[1] - 2 * 9 * 16 * 8)
-
-
 # Models inside models, and tensors that several calls keep ------------------------
 
 

@@ -78,13 +78,12 @@ WORDS, LENGTH = 13, 4
 
 @model
 def bidirectional_stack() -> Any:
-    """A recurrence both ways under a mask, read by one that hands its state on."""
-    ids = keras.Input((LENGTH,), dtype="int32")
+    """A recurrence both ways under a mask, read by one that is given its state."""
+    ids, h = keras.Input((LENGTH,), dtype="int32"), keras.Input((4,))
     x = layers.Embedding(WORDS, 5, mask_zero=True)(ids)
     x = layers.Bidirectional(layers.SimpleRNN(4, return_sequences=True))(x)
-    whole, h = layers.SimpleRNN(4, return_sequences=True, return_state=True)(x)
-    again = layers.SimpleRNN(4)(whole, initial_state=h)
-    return keras.Model(ids, layers.Dense(2)(layers.Concatenate()([again, h])))
+    end, state = layers.SimpleRNN(4, return_state=True)(x, initial_state=h)
+    return keras.Model([ids, h], layers.Dense(2)(layers.Concatenate()([end, state])))
 
 
 @model

@@ -123,8 +123,8 @@ def chain(body: Any = None, **way: Any) -> Case:
 
 @case
 def one_f_one_b() -> Case:
-    """Five pieces, some of them empty at times, whose stages are recomputed."""
-    return chain(microbatches=5, schedule="1f1b", recompute=True)
+    """Four pieces, some of them empty at times, whose stages are recomputed."""
+    return chain(microbatches=4, schedule="1f1b", recompute=True)
 
 
 @case
@@ -192,43 +192,31 @@ class Doubled(layers.Dense):
         return doubled(inputs)
 
 
-class Compiled(layers.Dense):
-    """Calls a function of its own, which is traced once."""
-
-    def build(self, shape: Any) -> None:
-        super().build(shape)
-        self.function = tf.function(lambda x: tf.tanh(tf.matmul(x, self.kernel)))
-
-    def call(self, inputs: Any) -> Any:
-        return self.function(inputs)
-
-
-def own_gradients(*kinds: type, towers: bool = False, **more: Any) -> Case:
+def own_gradients(*, towers: bool = False, **more: Any) -> Case:
     """Layers with gradients of their own, whose weights are on another device."""
     net = sn.Net("own")
     x = net.input("x", (6,))
-    body = [kind(6, use_bias=False, name=kind.__name__.lower()) for kind in kinds]
+    body = [kind(6, use_bias=False) for kind in (Recomputed, Doubled)]
     if towers:
         last = net.towers("here", x, body, on=TWO)
     else:
         here = net.branch("here", x, body, on="gpu:0")
         last = net.branch("there", here, body, on="gpu:1")
-    head = layers.Dense(1, use_bias=False, name="out")
-    net.output(net.branch("head", last, head, on="gpu:1"))
+    net.output(net.branch("head", last, layers.Dense(1), on="gpu:1"))
     return Case(net, numbers(6), numbers(1), **more)
 
 
 @case
 def own_gradients_in_towers() -> Case:
-    """All kinds, replicated."""
-    return own_gradients(Recomputed, Doubled, Compiled, towers=True)
+    """Replicated."""
+    return own_gradients(towers=True)
 
 
 @case
 def own_gradients_in_pieces() -> Case:
     """Recomputed as well; each micro-batch reads such weights itself."""
     way = {"recompute": True, "microbatches": 2}
-    return own_gradients(Recomputed, Doubled, way=way, audited=False)
+    return own_gradients(way=way, audited=False)
 
 
 # --- split layers, and everything at once --------------------------------------------
@@ -266,9 +254,9 @@ def split_words() -> Case:
     both = net.merge("both", [seen, made], layers.Add())
     mean = net.branch("mean", both, layers.GlobalAveragePooling1D(), on="gpu:1")
     groups = layers.GroupQueryAttention(4, 8, 4)
-    made = net.split("groups", [key, key], groups, on=THREE)
+    made = net.split("groups", [key, key], groups, on=TWO)
     product = layers.EinsumDense("abc,bd->adc", (7, 5), bias_axes="d")
-    made = net.split("product", made, product, on=THREE)
+    made = net.split("product", made, product, on=TWO)
     flat = net.branch("flat", made, layers.Flatten(), on="cpu")
     joined = net.merge("joined", [mean, flat], layers.Concatenate())
     net.output(net.branch("read", joined, layers.Dense(2), on="gpu:1"))
