@@ -4,7 +4,6 @@ What runs each part is decided once, here. What XLA can compile is tried, where 
 not known, before anything runs.
 """
 
-import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -120,7 +119,7 @@ def emit(
         compiled.append(warn_of_slices)
     lay_over(model, placed, *compiled)
     vars(model)["export"] = partial(_export_plain, model)
-    vars(model)["summary"] = _with_devices(model)
+    vars(model)["summary"] = partial(_print_summary, model)
     _carry_compilation(source, model)
     return model
 
@@ -350,17 +349,13 @@ def summary(model: keras.Model, **options: Any) -> str:
     return "\n".join(lines)
 
 
-def _with_devices(model: Any) -> Callable[..., None]:
-    """As `Model.summary` of this emitted model, with the column of devices."""
-
-    @functools.wraps(model.summary)
-    def summarize(
-        line_length: Any = None,
-        positions: Any = None,
-        print_fn: Any = None,
-        **options: Any,
-    ) -> None:
-        options |= {"line_length": line_length, "positions": positions}
-        (print_fn or print)(summary(model, **options))
-
-    return summarize
+def _print_summary(
+    model: Any,
+    line_length: Any = None,
+    positions: Any = None,
+    print_fn: Any = None,
+    **options: Any,
+) -> None:
+    """As `Model.summary`, of an emitted model, with the column of devices."""
+    options |= {"line_length": line_length, "positions": positions}
+    (print_fn or print)(summary(model, **options))

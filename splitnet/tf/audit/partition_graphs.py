@@ -88,10 +88,7 @@ class Names:
         return self._known[name]
 
     def update(self, op_name: str) -> tuple[str, str] | None:
-        """The part and the device of the variable that an op updates, if it is known.
-
-        The part is "" if several have it.
-        """
+        """The first part and the device of a variable that an op updates, if known."""
         variable, weight = self._updated.get(key_in(op_name) or "", (None, ""))
         if variable is None:
             return None
@@ -378,7 +375,7 @@ def _elements(step: ExecutedStep, tensor: str, readers: Sequence[Node]) -> int |
 def _as_read(step: ExecutedStep, tensor: str, reader: Node) -> int | None:
     """The elements of the traced tensor that a reader has in place of an executed one.
 
-    Inputs from one op keep their order when TensorFlow rewrites what is around them.
+    Inputs from one op keep their order when TensorFlow rewrites the graph.
     """
     same = [one for one in reader.origins if _op(one) == _op(tensor)]
     op = step.traced(reader.plain)

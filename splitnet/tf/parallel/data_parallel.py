@@ -86,10 +86,7 @@ def towers_of(
     towers: Towers,
     batch: int,
 ) -> Graph:
-    """Read a Keras model as towers of itself; nothing is run.
-
-    Each part of a placed one becomes towers, unless all of them would be on one device.
-    """
+    """A Keras model read as towers of itself, or of each part that has two devices."""
     names = _devices(cluster, devices)
     blueprint = blueprint_of(model, placed.flow.nested if placed else "keep")
     inputs = [site.part for site in blueprint.sites if site.node.is_input]

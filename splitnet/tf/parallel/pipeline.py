@@ -198,8 +198,7 @@ class _Turns:
     ) -> None:
         """Note what the backward call of a segment returned, and add its `own`.
 
-        Its gradients of weights are added to the sums by one function, which is not
-        inlined: TensorFlow's graph optimizer goes over the graph of a step many times.
+        One function adds them: TensorFlow's graph optimizer is slow on a long step.
         """
         both = {
             key: (self.sums[key], made)
@@ -280,10 +279,9 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
 
 
 def check_losses(model: Any, placed: Placed) -> None:
-    """Refuse a loss that is not a mean over samples; let each micro-batch count.
+    """Refuse a loss that is not a mean over samples; weight the metrics of losses.
 
-    It counts by its share in the metrics of several losses, which Keras makes when it
-    meets the first outputs.
+    Each micro-batch counts by its share there. Keras makes them with the first outputs.
     """
     for one in _sums(model):
         raise DeclarationError(
@@ -321,10 +319,7 @@ def _sums(model: Any) -> list[Any]:
 
 
 def obstacles_of(source: Any) -> dict[str, str]:
-    """Why a source cannot be cut into "microbatches", or copied into "towers".
-
-    Only what makes training other than that of the whole batch, noise left out.
-    """
+    """Why training in "microbatches" or "towers" would be other than on the batch."""
     found: dict[str, str] = {}
 
     def note(why: str, *names: str) -> None:

@@ -199,10 +199,7 @@ def joined_layers(model: Any) -> list[str]:
 
 
 def join_slices(model: Any, device: str) -> Any:
-    """A copy of a plain model with whole layers in the place of slices, on a device.
-
-    Values, compilation and the optimizer's state are the model's own, put together.
-    """
+    """A copy of a plain model, state and all, with whole layers for its slices."""
     layers = {layer.name: layer for layer in model.layers}
     stand_in: dict[int, Any] = {}
     with keras_api.random_states_kept(), tf.device(device):
@@ -233,10 +230,7 @@ def join_slices(model: Any, device: str) -> Any:
 
 
 def files_of_the_whole(model: Any, whole_of: Callable[[Any], Any]) -> None:
-    """Let `save`, `save_weights` and `load_weights` of a model speak of whole layers.
-
-    `whole_of` makes the plain model of this one.
-    """
+    """Let a model save and load whole layers; `whole_of` makes it plain."""
 
     @functools.wraps(model.load_weights)
     def load_weights(*args: Any, **kwargs: Any) -> None:
@@ -288,10 +282,9 @@ def _slices(layers: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None]]:
-    """The variables and slots of a whole model, what they are in its sliced one.
+    """The variables and slots of a whole model, with their slices and the axis.
 
-    And the axis along which they were cut; None for those that are the same, and for
-    seeds of slices and what only the first slice has.
+    The axis is None for those that are the same, and what only the first slice has.
     """
     layers = {layer.name: layer for layer in sliced.layers}
     found: _Pairs = []

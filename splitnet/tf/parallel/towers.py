@@ -106,10 +106,7 @@ class TowerRunner:
     def _call(
         self, run: Run, shards: Shards, each: list[list[Any]]
     ) -> tuple[list[dict[int, tuple[Any, Any]]], list[list[Any]]]:
-        """Call the segment on every tower; `each` has what each of them reads.
-
-        Returns each tower's new states, with their variables by id, and its outputs.
-        """
+        """New states, variables by id, and outputs of each tower, as `each` reads."""
         function = PartFunction(self.segment, "")
         states: list[dict[int, Any]] = []
         losses, outputs = [], []
@@ -185,8 +182,7 @@ class TowerRunner:
 class SynchronisedNorm(TowerRunner):
     """A BatchNormalization that sees the mean and variance of the whole batch.
 
-    It divides the body in two functions: all towers meet here. Its few ops run in the
-    step's own graph, each on its tower's device.
+    All towers meet here; its few ops run in the step's graph, on each tower's device.
     """
 
     @staticmethod
@@ -196,10 +192,7 @@ class SynchronisedNorm(TowerRunner):
         return replicas.synchronised and isinstance(node.operation, norm)
 
     def _call(self, run: Run, shards: Shards, each: list[list[Any]]) -> Any:
-        """Call the layer on every tower with the moments of all.
-
-        They are worked out when the first tower asks for them, at the weights' home.
-        """
+        """The moments are made when the first tower asks, at the weights' home."""
         [node] = self.segment.nodes
         layer, keys = node.operation, self.replicas.keys
         home = self._on(self.replicas.home)

@@ -25,10 +25,7 @@ _LOOK_THROUGH = ("ReadVariableOp", "Identity", "Cast")
 
 
 def scope_of(key: str) -> str:
-    """The name scope of the ops of a part, and the name of its function.
-
-    The names of the function's gradients contain it.
-    """
+    """The name scope of the ops of a part, and in the names of its functions."""
     return f"sn_{key}_"
 
 

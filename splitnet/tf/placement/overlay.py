@@ -86,10 +86,7 @@ def lay_over(
 
 
 def _call(model: Any, placed: Placed) -> Callable[..., Any]:
-    """As `Functional.call`, by the model's part functions in the graph of a step.
-
-    Elsewhere each call runs in the scope of its part; on its device if it is placed.
-    """
+    """As `Functional.call`, by part functions in graphs, elsewhere call by call."""
 
     @functools.wraps(model.call)
     def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
@@ -209,8 +206,7 @@ def _step(
 ) -> Callable[..., Any]:
     """One step of any kind, its graph under a device function.
 
-    `trains` says that it is Keras' training step, which asks for the gradients of
-    trainable weights only.
+    `trains`: it is Keras' own, which asks for gradients of trainable weights only.
     """
 
     @functools.wraps(step)

@@ -23,12 +23,11 @@ _POOLS = ("MaxPool", "MaxPool3D")
 
 @dataclass(frozen=True, slots=True)
 class PartGradient:
-    """Two functions of a traced body.
+    """Two functions of a traced body; inputs and outputs are given by their numbers.
 
     `forward` takes the `arguments` of the body, and returns its outputs and what is
-    kept. `backward` takes the inputs whose numbers are `reused`, what is kept, and the
-    gradients of the outputs `flows`. It returns the gradients of the inputs `reached`,
-    each as `structure` says.
+    kept. `backward` takes the inputs `reused`, what is kept, and the gradients of the
+    outputs `flows`. It returns those of the inputs `reached`, each as in `structure`.
     """
 
     forward: Any
@@ -108,8 +107,7 @@ def _late(
 ) -> tuple[set[Any], list[Any]]:
     """The ops of the backward function, and the tensors that it reads of the forward.
 
-    Ops that take the shape of such a tensor are added to `early`; ops of the types
-    `both` are in both functions.
+    Ops that take their shapes are added to `early`; those of types `both` are in both.
     """
     late: set[Any] = set()
     read: dict[Any, Any] = {}

@@ -33,8 +33,8 @@ class Shared:
     """What several runs in one step have in common.
 
     `weights` maps (id of a variable, device) to its value there, `states` the id of a
-    variable to (first value, latest value). Micro-batches have `turns`: their order,
-    gradient tapes and sums of gradients (`tf/parallel/pipeline.py`).
+    variable to (first value, latest value). Micro-batches have `turns`
+    (`tf/parallel/pipeline.py`).
     """
 
     turns: Any = None
@@ -146,13 +146,12 @@ class Placed:
     """What an emitted model remembers: its plan, and where its parts really are.
 
     `flow` lists the calls; each of `runners` runs some of them by `run(run)`, in order.
-    By the id of a node, `key_of` is the key of its part, `replicas` the towers that run
-    it, if some do, and `first_weight` the plan's name of its first weight. By a key,
-    `part_of` is the part's name, `device_of` its device, and `target_of` that one's
-    canonical name; parts of `computing` have FLOPs. `weight_of` is the plan's name of a
-    variable, by its id. `whole` names the inputs that all towers read whole. `graphs`
-    has weak references to the step graphs made last, `running` the runs that are going
-    on, `shared` what those of a step have in common, `warned` what was warned of.
+    By the id of a node, `key_of` is the key of its part, `replicas` its towers, and
+    `first_weight` the plan's name of its first weight; `weight_of` that of a variable,
+    by its id. By a key, there are a part's name, its device and that one's canonical
+    name; parts of `computing` have FLOPs. `whole` names the inputs that all towers read
+    whole. `graphs` are step graphs made last, `running` the runs that are going on,
+    `shared` what those of a step have in common, `warned` what was warned of.
     """
 
     plan: Plan
@@ -190,10 +189,7 @@ def placed_of(model: Any) -> Placed | None:
 
 
 def homes_of(plan: Plan, sites: Iterable[Site]) -> dict[int, str]:
-    """The device of each layer's weights, by its id: of the first part that calls it.
-
-    That of towers has a part of its own, if the body has weights.
-    """
+    """The device of each layer's weights, by its id: of the first part with it."""
     targets = {p.part: plan.cluster[p.device].target for p in plan.placements}
     found: dict[int, str] = {}
     for site in sites:
