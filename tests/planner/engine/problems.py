@@ -5,7 +5,6 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from splitnet.planner.engine.solve import value_of
 from splitnet.planner.evaluate import Evaluator, free_groups
 from splitnet.planner.problem import problem_of
 from splitnet.simulator.step_graph import step_graph
+from tests import zoo
 
 
 def random_graph(count, seed):
@@ -58,19 +58,8 @@ def random_graph(count, seed):
 def chain_graph(count):
     """Dense calls in a row, each a part of its own."""
     names = [f"c{i}" for i in range(count)]
-    made: dict[str, Any] = {"output_bytes": 2**16, "activation_bytes": 2**16}
-    calls = (
-        Call(n, n, "Dense", **made, forward_flops=2e6, backward_flops=4e6, weights=(n,))
-        for n in names
-    )
-    return Graph(
-        "chain",
-        32,
-        tuple(calls),
-        tuple(Tensor(a, b, bytes=2**16) for a, b in pairwise(names)),
-        tuple(Weights(name, 2**20) for name in names),
-        tuple(Part(name) for name in names),
-    )
+    calls = [zoo.call(name, flops=2e6, out=2**16, weights=(name,)) for name in names]
+    return zoo.graph_of("chain", calls, list(pairwise(names)))
 
 
 def free_problem(graph, cluster):
