@@ -98,22 +98,16 @@ def compare_strategies(
 ) -> StrategyComparison:
     """Compare one device, branches, towers and pipelines: a row for each.
 
-    Args:
-        source: a plan, compared with the strategies that were looked at when it was
-            made: nothing is searched, and nothing else is given. Or a `Net`, a Keras
-            model or a `Graph`: each strategy is searched as by `strategy="auto"`.
-        cluster: the machine; None means this one.
-        **options: those of `plan`.
+    A plan is compared, alone, with what was looked at when it was made. For another
+    source, with arguments as in `plan`, strategies are searched as by strategy="auto".
     """
     if isinstance(source, Plan):
         from splitnet.planner.strategies.candidates import compare_plan
 
         if cluster is not None or options:
-            hint = "Give its source to compare with other options."
-            raise DeclarationError(
-                f"compare_strategies(plan) takes nothing else. {hint}"
-            )
-        known = source.verdict.strategies if source.verdict is not None else None
+            fault = "compare_strategies(plan) takes nothing else."
+            raise DeclarationError(f"{fault} Give its source to compare with others.")
+        known = source.verdict and source.verdict.strategies
         return known or compare_plan(source)
     from splitnet.planner.strategies.auto import strategies_of
 
@@ -125,10 +119,7 @@ def compare_strategies(
 def _read(
     source: Any, cluster: Cluster | None, options: PlanOptions
 ) -> tuple[Any, Graph, Cluster, PlanOptions]:
-    """The source, its graph, the machine, and the options with everything looked up.
-
-    A function is called once: layers of a second model would have other names.
-    """
+    """The source, of a function its model, its graph, the machine, and the options."""
     if cluster is None:
         from splitnet.tf.runtime.devices import local_cluster
 
@@ -185,10 +176,7 @@ def place(
     cluster: Cluster | None = None,
     **options: Annotated[Any, PlanOptions],
 ) -> "keras.Model":
-    """Read, plan and emit in one line, with the arguments of `plan`.
-
-    The source is not modified; `plan_of(model)` returns the plan.
-    """
+    """Read, plan and emit, as by `plan`; `plan_of(model)` returns the plan."""
     from splitnet.tf.emit import emit
 
     return emit(source, plan(source, cluster, **options))
@@ -202,13 +190,9 @@ def score(
 ) -> Plan:
     """Evaluate a given placement: the figures of a plan, without a search.
 
-    Args:
-        source: a `Net`, a Keras model, or a `Graph`.
-        cluster: the machine.
-        device_of: names of parts, calls or layers, ranges of calls such as "a .. b",
-            or patterns -> device; together they name every part. Or another plan, or
-            its `device_of`.
-        **options: as in `plan`.
+    `device_of` maps names of parts, calls or layers, ranges of calls such as "a .. b",
+    or patterns to devices; together they name every part. Or it is another plan, or its
+    `device_of`. What else may be given is as in `plan`.
     """
     from splitnet.planner import analysis, evaluate
 

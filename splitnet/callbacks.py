@@ -1,7 +1,7 @@
-"""A Keras callback that shows planned and actual placement in TensorBoard.
+"""Keras callbacks: placement in TensorBoard, and training that can be resumed.
 
-TensorBoard's event files are written by TensorFlow alone: `tf.summary.text` and its
-like belong to the package tensorboard, which TensorFlow does not install.
+Event files are written by TensorFlow alone: `tf.summary.text` and its like need the
+package tensorboard.
 """
 
 import signal
@@ -28,14 +28,12 @@ from splitnet.view.tables import table
 
 
 class PlacementCallback(keras.callbacks.Callback):
-    """Write a placed model's diagram, audit, memory and times for TensorBoard.
+    """Write a placed model's diagram, audit, memory and times to TensorBoard's folder.
 
     - When training begins: the placement diagram and the timeline as images, the plan's
       table as text, and per device planned memory (bytes) and compute time (seconds).
     - After the first step: its audit, `callback.audit` from then on.
     - After each epoch: measured seconds per step, and the memory peak of each GPU.
-
-    `log_dir` may be that of `keras.callbacks.TensorBoard`.
     """
 
     def __init__(self, log_dir: str | Path) -> None:

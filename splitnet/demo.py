@@ -1,8 +1,7 @@
 """The demonstration: a siamese network that compares handwritten digits.
 
 Data: scikit-learn's digits (1,797 scans of 8 x 8 pixels, included in that package). One
-encoder is shared by two branches on two GPUs; a merge on the CPU compares them. This is
-what `splitnet demo` runs; it prints nothing itself.
+encoder is shared by two branches on two GPUs; a merge on the CPU compares them.
 """
 
 import time
@@ -84,9 +83,7 @@ def declare() -> sn.Net:
 def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Training and validation pairs, which share no image; half are of one digit.
 
-    Returns:
-        ((inputs, labels), (inputs, labels)): two arrays of images, shape (n, 8, 8, 1),
-        and the labels, shape (n, 1), 1 where the two show the same digit.
+    Inputs are two arrays of shape (n, 8, 8, 1), labels have (n, 1), 1 for one digit.
     """
     try:
         from sklearn.datasets import load_digits
@@ -125,9 +122,6 @@ def run(
 
     CPU devices stand in for GPUs that are missing. `say` is called with what to show,
     `on_step` while training with the steps done and the loss.
-
-    Raises:
-        SplitnetError: a device, the folder or scikit-learn is missing.
     """
     cluster = sn.local_cluster()
     real = cluster.of_kind("gpu")
