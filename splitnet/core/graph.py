@@ -34,17 +34,17 @@ class Call:
 
     A multiply-add counts as two FLOPs. `moved_bytes` is what the forward pass reads and
     writes in its device's memory; `activation_bytes` what stays until the backward
-    pass: `inner_bytes` of it are no input and no output (None: unknown), and with
-    `keeps_output` its backward pass reads its outputs. Of `workspace_bytes`, gone when
-    the call is, `early_bytes` need no gradient: they are there when its function's
-    backward pass begins. `seconds_on`, ((device kind, seconds), ...), and
-    `transfer_seconds` (of sending its output once) are known and beat any estimate; a
-    workload file charges `size_bytes`. `cpu_only`: it has no GPU kernel; `backward`: it
-    belongs to the backward pass. `lookups` are weights of which it reads rows: their
-    gradient has those rows alone. `sequential_steps` counts the steps of a recurrence,
-    each of which waits for the one before. `efficiency` names the class of its kernels
-    and `kernels` counts those of a forward pass, where the kind does not tell.
-    `settings` is a fingerprint of the layer's configuration. `batch_moments`: it
+    pass, once for all that keep it: `inner_bytes` of it are no input and no output
+    (None: unknown), and with `keeps_output` its backward pass reads its outputs. Of
+    `workspace_bytes`, gone when the call is, `early_bytes` need no gradient: they are
+    there when its function's backward pass begins. `seconds_on`, ((device kind,
+    seconds), ...), and `transfer_seconds` (of sending its output once) are known and
+    beat any estimate; a workload file charges `size_bytes`. `cpu_only`: without a GPU
+    kernel; `backward`: of the backward pass. `lookups` are weights of which it reads
+    rows: their gradient has those rows alone. `sequential_steps` counts the steps of a
+    recurrence, each of which waits for the one before. `efficiency` names the class of
+    its kernels and `kernels` counts those of a forward pass, where the kind does not
+    tell. `settings` is a fingerprint of the layer's configuration. `batch_moments`: it
     normalizes by moments of the batch.
     """
 
