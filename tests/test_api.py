@@ -25,6 +25,7 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
         ("batch", 0, "int >= 1. Received: 0"),
         ("batch", True, "int >= 1. Received: True"),
         ("seed", 1.5, "int. Received: 1.5"),
+        ("seed", "\ud800", "int. Received: '\\ud800'"),
         ("time_limit", inf, "float >= 0"),
         ("time_limit", nan, "float >= 0"),
         ("time_limit", -1.0, "float >= 0"),

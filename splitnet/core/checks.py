@@ -67,8 +67,8 @@ def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
         value = float(value) if isinstance(value, float) else value  # of NumPy as well
         try:
             msgspec.convert(value, _PLAIN.get(kind, kind))
-        except (msgspec.ValidationError, AttributeError):  # as of items without keys
-            return False
+        except (msgspec.ValidationError, AttributeError, ValueError):
+            return False  # or no keys beside items, or half of a surrogate pair
         return True
 
     return word, fits

@@ -258,7 +258,7 @@ class Cluster:
                 yield f"address {host.address!r} of {host.name!r} {wanted}"
         workers = [name for name in hosts if name.startswith("worker:")]
         if {*workers} != {f"worker:{i}" for i in range(len(workers))}:
-            yield f"workers must be numbered 0, 1, 2 and so on. Found: {workers}"
+            yield f"workers must be numbered from 0 without a gap. Found: {workers}"
 
     @classmethod
     @checked

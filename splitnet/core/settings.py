@@ -142,7 +142,7 @@ def _parsed(name: str, value: object, source: str) -> Any:
             if text == "all":
                 return None
             meant = [] if text in ("none", "") else text.split(",")
-    with suppress(msgspec.ValidationError):
+    with suppress(msgspec.ValidationError, ValueError):
         found = msgspec.convert(meant, kind, strict=False)
         if kind is not _Gpus or len(found) == len({*found}):
             return found
