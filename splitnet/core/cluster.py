@@ -363,7 +363,7 @@ class Cluster:
 
 def _expanded(text: str, taken: Collection[str]) -> list[str]:
     """Expand "4*gpu" to gpu:0..3, the first free numbers; "gpu" to the first free."""
-    if (match := _MANY.fullmatch(text)) is None:
+    if not (match := _MANY.fullmatch(text) if isinstance(text, str) else None):
         return [device_name(text)]
     host = device_name(f"{match[2]}/cpu:0").removesuffix("cpu:0") if match[2] else ""
     prefix, count = f"{host}{match[3].lower()}", int((match[1] or "1")[:9])

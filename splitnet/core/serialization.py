@@ -50,7 +50,7 @@ def _file(
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as found:
         language = "JSON" if isinstance(found, json.JSONDecodeError) else "TOML"
         reason = f"it is not {language} (cut off, or edited wrongly?): {found}."
-    except (OSError, TypeError, ValueError) as found:
+    except (OSError, OverflowError, TypeError, ValueError) as found:
         reason = f"{getattr(found, 'strerror', None) or found}."
     raise error(f"cannot {act} {str(path)!r}: {reason}")
 

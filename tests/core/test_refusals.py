@@ -160,6 +160,7 @@ def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, messag
         (("99999999*gpu",), "between 1 and 4096"),
         (("2*gpu:0",), r"there is no device '2\*gpu:0'"),
         (("tpu:0", "gpu:x", "cpu"), "'tpu:0'"),
+        ((None, "cpu"), "there is no device None"),
     ],
 )
 def test_of_refuses_a_machine_that_cannot_be(names, words):
