@@ -8,7 +8,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.tf.reading.read import planned_sites
-from splitnet.tf.reading.source import blueprint_of, trace_of
+from splitnet.tf.reading.source import blueprint_of
 from tests.tf.story import story
 from tests.tf.zoo import ZOO
 from tests.zoo import between_parts
@@ -53,24 +53,6 @@ def test_read_names_every_call_and_leaves_a_keras_model_alone() -> None:
     assert [part.kind for part in graph.parts] == ["input", "branch"]
     assert [len(layer._inbound_nodes) for layer in model.layers] == before
     assert sn.read(graph) is graph
-
-
-def test_trace_grows_with_its_net() -> None:
-    """Looking at outputs in the middle of a declaration calls each body once."""
-    calls: list[Any] = []
-
-    def body(t: Any) -> Any:
-        calls.append(t)
-        return t, t + 1.0
-
-    net = sn.Net("grows")
-    first, second = net.branch("a", net.input("x", (4,)), body)
-    net.output(net.merge("sum", [first, second], layers.Add()))
-    sn.read(net)
-    sn.read(net)
-
-    assert len(calls) == 1
-    assert len(trace_of(net, 2).results) == 3
 
 
 def test_bodies_take_inputs_spread_listed_or_by_name() -> None:

@@ -103,21 +103,3 @@ def test_kinds_tell_unlike_devices_of_a_kind_apart() -> None:
     labels = _kinds(sn.Cluster.of("2*gpu", "cpu", "worker:0/cpu", "worker:1/cpu"))
 
     assert list(labels) == [("gpu",), ("cpu:0",), ("worker:0/cpu:0", "worker:1/cpu:0")]
-
-
-def test_links_follow_from_the_fastest_of_several_rounds(
-    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A round with other load makes no link slow."""
-    ends = (cluster["gpu:0"], cluster["cpu:0"])
-    fastest = [0.5, 0.2, 0.1, 0.22, 0.3, 0.66]
-    times = iter([8.0, 0.2, 9.0, 3.0, 0.3, 8.0, *fastest, *(9.0,) * 6])
-    monkeypatch.setattr(measure, "_LINK_RUNS", 3)
-    monkeypatch.setattr(measure.timeit, "timeit", lambda run, number: next(times))
-
-    link = measure.measure_links(sn.Cluster(ends))[0]
-
-    assert next(times, None) is None
-    assert link.latency_seconds == pytest.approx(0.3 / 12)
-    assert link.gap_seconds == pytest.approx(0.12 / 12)
-    assert link.bytes_per_second == pytest.approx(2**20 / (0.36 / 12 - 0.12 / 12))
