@@ -14,7 +14,10 @@ _NOT_USERS = ("splitnet.", "keras.", "tensorflow.", "contextlib")
 
 
 class SplitnetError(Exception):
-    """Base class of all errors that splitnet raises."""
+    """Base class of all errors that splitnet raises; `faults` follow its message."""
+
+    def __init__(self, message: str = "", faults: Iterable[str] = ()) -> None:
+        super().__init__(listed(message, faults))
 
 
 class DeclarationError(SplitnetError, ValueError):

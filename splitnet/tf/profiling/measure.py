@@ -24,7 +24,7 @@ import tensorflow as tf
 from splitnet.core import costs
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.errors import DeviceError, listed
+from splitnet.core.errors import DeviceError
 from splitnet.core.graph import Call
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import canonical
@@ -80,12 +80,9 @@ def measure(
     here = {canonical(d.name) for d in tf.config.list_logical_devices()}
     if missing := [d for d in cluster if canonical(d.target) not in here]:
         raise DeviceError(
-            listed(
-                "devices that are not available cannot be measured. Use "
-                "sn.local_cluster(), or join the workers with sn.connect(cluster) "
-                "first.",
-                [f"{d.name} ({d.target})" for d in missing],
-            )
+            "devices that are not available cannot be measured. Use "
+            "sn.local_cluster(), or join the workers with sn.connect(cluster) first.",
+            [f"{d.name} ({d.target})" for d in missing],
         )
     optimizer = costs.optimizer_name(optimizer)
     blueprint = sized(blueprint_of(source, "expand"))

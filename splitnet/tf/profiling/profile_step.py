@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 from msgspec import Meta
 
-from splitnet.core.errors import AuditError, DeviceError, listed
+from splitnet.core.errors import AuditError, DeviceError
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Task, Timeline
 from splitnet.tf.audit import observe
@@ -69,11 +69,9 @@ def profile_step(
         )
     if away := [f"{d.name} ({d.target})" for d in plan.cluster if d.host]:
         raise DeviceError(
-            listed(
-                "a profiler sees the ops of its own program only. Use sn.measure(...) "
-                "for devices of workers.",
-                away,
-            )
+            "a profiler sees the ops of its own program only. Use sn.measure(...) for "
+            "devices of workers.",
+            away,
         )
     with observe.state_restored(model, training=True):
         observe.train_step(model, inputs, targets, weights)

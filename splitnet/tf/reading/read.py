@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import keras
 
 from splitnet.core.checks import Positive
-from splitnet.core.errors import DeclarationError, listed
+from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.net import raise_faults
 from splitnet.core.plan import NESTED, Plan
@@ -144,9 +144,7 @@ def _structure_of(
     call_of = {id(site.node): site.call for site in sites}
     weights: dict[int, Weights] = {}  # each variable by its id, named by its path
     taken: Counter[str] = Counter()
-    tensors: dict[
-        tuple[str, str, int], Tensor
-    ] = {}  # for each output that a call reads
+    tensors: dict[tuple[str, str, int], Tensor] = {}
     calls = []
     for site, work, kept in zip(sites, works, _kept_bytes(sites, works, batch)):
         operation = site.node.operation
@@ -267,11 +265,9 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
         faults = [f"{sides[x[0]]}: {x[1:]}" for x in [*changes][2:] if x[0] in sides]
         more = [f"and {len(faults) - _SAID} more"] if len(faults) > _SAID else []
         raise DeclarationError(
-            listed(
-                f"the plan of {graph.name!r} was not made from model "
-                f"{blueprint.name!r}: plan it again, or emit what was planned.",
-                [*faults[:_SAID], *more] or ["its calls are connected otherwise"],
-            )
+            f"the plan of {graph.name!r} was not made from model {blueprint.name!r}: "
+            "plan it again, or emit what was planned.",
+            [*faults[:_SAID], *more] or ["its calls are connected otherwise"],
         )
     return tuple(
         Site(call.name, call.part, site.node)

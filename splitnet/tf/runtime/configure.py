@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from splitnet.core.errors import ConfigError, format_bytes, listed, warn
+from splitnet.core.errors import ConfigError, format_bytes, warn
 from splitnet.core.settings import Settings, resolve
 from splitnet.tf.runtime.logging import log_filter
 from splitnet.tf.runtime.nvml import cards
@@ -105,12 +105,10 @@ def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
                 late.append(said)
     if late:
         raise ConfigError(
-            listed(
-                "too late: TensorFlow has already started. Call sn.configure() before "
-                "the first layer, tensor or dataset is made, or set SPLITNET_* before "
-                "the program begins; in a notebook, restart the kernel first.",
-                late,
-            )
+            "too late: TensorFlow has already started. Call sn.configure() before the "
+            "first layer, tensor or dataset is made, or set SPLITNET_* before the "
+            "program begins; in a notebook, restart the kernel first.",
+            late,
         )
     _given.update(options or {})
     return settings
@@ -150,7 +148,7 @@ def check_settings(settings: Settings) -> list[_Step]:
             said = f"{_said(settings, name)} for {gpu.name}"
             steps.append((said, partial(_divide, gpu, limits)))
     if faults:
-        raise ConfigError(listed("the runtime settings cannot be applied.", faults))
+        raise ConfigError("the runtime settings cannot be applied.", faults)
     across = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
     set_omp = partial(os.environ.__setitem__, "OMP_NUM_THREADS")
     determinism = config.experimental.enable_op_determinism

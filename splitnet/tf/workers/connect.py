@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from splitnet.core.cluster import CLIENT, Cluster, Host
-from splitnet.core.errors import ConfigError, WorkerError, first_line, listed, warn
+from splitnet.core.errors import ConfigError, WorkerError, first_line, warn
 from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import started
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
@@ -172,21 +172,14 @@ def _loss(bad: dict[str, Health], reason: str = "") -> WorkerError:
             if plan.cluster[device].host == name
         }
         words.append(". ".join([str(health), *ran]))
-    again, without = (
-        " All are healthy now, so one was restarted and lost its state.",
-        "",
-    )
-    if bad:
-        names = ", ".join(map(repr, bad))
-        again, without = "", f", or without it, sn.connect(cluster.without({names}))"
+    again = "" if bad else " All are healthy now, so one was restarted and is empty."
+    rest = f", or without it, sn.connect(cluster.without({', '.join(map(repr, bad))}))"
     return WorkerError(
-        listed(
-            f"a worker is lost{reason}.{again} Join again, sn.connect(cluster), once "
-            f"it is back{without}; plan and emit the model for that cluster, and fit "
-            "with the same keras.callbacks.BackupAndRestore: training goes on from "
-            "its last backup.",
-            words,
-        )
+        f"a worker is lost{reason}.{again} Join again, sn.connect(cluster), once it is "
+        f"back{rest if bad else ''}; plan and emit the model for that cluster, and fit "
+        "with the same keras.callbacks.BackupAndRestore: training goes on from its "
+        "last backup.",
+        words,
     )
 
 
@@ -271,12 +264,10 @@ def _wait_for(workers: Sequence[Host], seconds: float) -> None:
     while bad := [str(found) for found in probe(workers) if found.state != "healthy"]:
         if time.monotonic() > deadline:
             raise WorkerError(
-                listed(
-                    f"{len(bad)} of {len(workers)} workers did not answer within "
-                    f"{seconds:.0f} s. Start them with `splitnet worker --cluster FILE "
-                    "--index K`, or look at the addresses in [hosts].",
-                    bad,
-                )
+                f"{len(bad)} of {len(workers)} workers did not answer within "
+                f"{seconds:.0f} s. Start them with `splitnet worker --cluster FILE "
+                "--index K`, or look at the addresses in [hosts].",
+                bad,
             )
         time.sleep(0.1)
 
@@ -292,11 +283,9 @@ def _check_versions(workers: Sequence[Host], tf: Any) -> None:
             faults.append(f"{worker.name} ({worker.address}) has TensorFlow {version}")
     if faults:
         raise ConfigError(
-            listed(
-                f"this program has TensorFlow {tf.__version__}, workers have another. "
-                "Install the same version everywhere.",
-                faults,
-            )
+            f"this program has TensorFlow {tf.__version__}, workers have another. "
+            "Install the same version everywhere.",
+            faults,
         )
 
 

@@ -25,7 +25,7 @@ import psutil
 from msgspec import Meta
 
 from splitnet.core.cluster import CLIENT, Cluster, Device, Host, Link
-from splitnet.core.errors import ConfigError, format_bytes, listed, parse_bytes
+from splitnet.core.errors import ConfigError, format_bytes, parse_bytes
 from splitnet.core.serialization import write_cluster
 from splitnet.tf.runtime.devices import host_memory_bytes
 from splitnet.tf.runtime.logging import hide_remarks
@@ -114,7 +114,7 @@ class LocalWorkers:
                 late = f"worker {index} is not ready after {_START_SECONDS:.0f} s"
                 faults.append(self.ended(index) or late)
         if faults:
-            raise ConfigError(listed("workers do not start.", faults))
+            raise ConfigError("workers do not start.", faults)
         return room
 
     def stop(self) -> None:
