@@ -48,7 +48,7 @@ def worker(
     Without --cluster, addresses and number are those of TF_CONFIG, Slurm, Kubernetes
     or SPLITNET_CLUSTER. Refuses a network that others can reach, unless allowed.
     """
-    from splitnet.tf.workers.resolve import job_of
+    from splitnet.tf.workers.network import job_of
     from splitnet.tf.workers.start import serve
 
     if cluster:
@@ -95,8 +95,8 @@ def run_with_workers(
     not start. SIGTERM ends both. `options` are those of `sn.local_workers`.
     """
     from splitnet.tf.workers.connect import probe, workers_of
-    from splitnet.tf.workers.resolve import JOB_VARIABLES
-    from splitnet.tf.workers.start import CLUSTER_VARIABLE, local_workers
+    from splitnet.tf.workers.network import CLUSTER_VARIABLE, JOB_VARIABLES
+    from splitnet.tf.workers.start import local_workers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
     with local_workers(workers, **options) as started:

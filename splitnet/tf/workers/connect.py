@@ -28,8 +28,7 @@ from splitnet.core.errors import ConfigError, WorkerError, first_line, warn
 from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import started
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
-from splitnet.tf.workers.network import listen
-from splitnet.tf.workers.resolve import JOB_VARIABLES, job_of
+from splitnet.tf.workers.network import JOB_VARIABLES, job_of, listen
 from splitnet.tf.workers.start import VERSION_MARK, spec_of
 
 _PATIENCE = 2  # requests without an answer before a worker counts as lost

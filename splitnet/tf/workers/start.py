@@ -31,7 +31,6 @@ from splitnet.tf.runtime.devices import host_memory_bytes
 from splitnet.tf.runtime.logging import hide_remarks
 from splitnet.tf.workers.network import end_with_parent, isolate, listen
 
-CLUSTER_VARIABLE = "SPLITNET_CLUSTER"  # the file of the cluster that `up` started
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
 _READY = b"ready"  # then, if memory is limited, the bytes that are left of it
 _START_SECONDS = 90.0

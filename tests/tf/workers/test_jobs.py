@@ -13,7 +13,7 @@ import yaml
 from splitnet.cli import main
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
-from splitnet.tf.workers.resolve import job_of
+from splitnet.tf.workers.network import job_of
 
 TF_CONFIG = {
     "cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]},
