@@ -58,11 +58,10 @@ def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
     ends = {sign: getattr(limits, name, None) for name, sign in _SIGNS.items()}
     told = {sign: end for sign, end in ends.items() if end is not None and end < 1e18}
     word += " and".join(f" {sign} {end:g}" for sign, end in told.items())
-
     known = object if plain is Any or not isinstance(plain, type) else plain
 
     def fits(value: Any) -> bool:
-        if plain not in _BY_MSGSPEC:
+        if plain not in _BY_MSGSPEC or plain is tuple and not isinstance(value, tuple):
             return isinstance(value, known)
         value = float(value) if isinstance(value, float) else value  # of NumPy as well
         try:

@@ -23,6 +23,7 @@ SHAPELESS = replace(CALL, output_shapes=((1,),), output_dtypes=())
     ("change", "said"),
     [
         ({"batch": 0}, "batch= must be int >= 1"),
+        ({"calls": [*GRAPH.calls]}, "calls= must be tuple"),
         ({"calls": (*GRAPH.calls, CALL)}, "call 'x' is repeated"),
         ({"parts": ()}, "names the part 'x', which does not exist"),
         ({"parts": (*GRAPH.parts, Part("p", near=("q",)))}, "the part 'q', which"),
