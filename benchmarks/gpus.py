@@ -75,15 +75,13 @@ def dealt(graph, devices):
 
 
 def seconds(model, x, y, steps=40):
-    """A step of plain `fit`, from batches that are copied to the GPU in advance."""
+    """A step of plain `fit`, copying its batch to the GPU included."""
     import tensorflow as tf
 
     def run(count):
-        data = tf.data.Dataset.from_tensors((x, y)).repeat(count)
-        if tf.config.list_logical_devices("GPU"):
-            data = data.apply(tf.data.experimental.prefetch_to_device("/gpu:0", 4))
+        data = tf.data.Dataset.from_tensors((x, y)).repeat(count).prefetch(4)
         began = time.perf_counter()
-        model.fit(data, verbose=0)
+        model.fit(data, shuffle=False, verbose=0)
         return time.perf_counter() - began
 
     run(3)
@@ -92,35 +90,33 @@ def seconds(model, x, y, steps=40):
 
 
 def steps(options):
-    """Predicted over measured step of known models on one GPU."""
+    """Predicted over measured step on one GPU, without and with XLA."""
     import splitnet as sn
 
     cluster = machine(options)
     gpu = cluster["gpu:0"]
     print(f"  {gpu}")
-    print("  model      policy          batch   plain, ms   predicted   by sn.measure")
+    print("  model          policy         batch   plain, ms   predicted", end="")
+    print("   with XLA, ms   predicted   by sn.measure, plain")
     cases = [(name, policy) for name in KNOWN for policy in options.policies]
-    for name, policy in cases + [(name, "float32") for name in MODELS]:
+    cases = [one for one in cases if one[0] in options.models]
+    cases += [(name, "float32") for name in options.models if name not in KNOWN]
+    for name, policy in cases:
         model, batch = known(name, policy) if name in KNOWN else build(name)
         graph = sn.read(model, batch)
-        on_gpu = {"*": "gpu:0"}
-        estimated = sn.score(graph, cluster, on_gpu, batch=batch, optimizer="sgd")
-        if name in KNOWN[1:3] or name in MODELS[:4]:
-            measured = None  # minutes of measuring
-        else:
-            costs = sn.measure(model, cluster, batch, optimizer="sgd")
-            measured = sn.score(
-                graph, cluster, on_gpu, batch=batch, optimizer="sgd", costs=costs
-            )
+        plan = {"batch": batch, "optimizer": "sgd", "pins": {"*": "gpu:0"}}
+        told = [sn.plan(graph, cluster, **plan).seconds]
+        if name in MODELS[4:]:  # others take minutes
+            costs = sn.measure(model, sn.Cluster((gpu,)), batch, optimizer="sgd")
+            told.append(sn.plan(graph, cluster, **plan, costs=costs).seconds)
         x, y = rows(model, batch)
-        model.compile("sgd", "mse", jit_compile=False)
-        taken = seconds(model, x, y)
-        other = f"{measured.seconds / taken:13.2f}" if measured else "            -"
-        print(
-            f"  {name:15}{policy:15}{batch:5}{1e3 * taken:12.2f}"
-            f"{estimated.seconds / taken:12.2f}  {other}",
-            flush=True,
-        )
+        taken = []
+        for jit in (False, "auto"):
+            model.compile("sgd", "mse", jit_compile=jit)
+            taken.append(seconds(model, x, y))
+        cells = "".join(f"{1e3 * t:12.2f}{told[0] / t:12.2f}   " for t in taken)
+        cells += "".join(f"{one / taken[0]:12.2f}" for one in told[1:])
+        print(f"  {name:15}{policy:15}{batch:5}{cells}", flush=True)
 
 
 def placed(options):
@@ -131,22 +127,28 @@ def placed(options):
 
     cluster = machine(options)
     gpus = [device.name for device in cluster.of_kind("gpu")]
-    print(f"  model           plain, ms   with XLA   on gpu:0   over {len(gpus)} GPUs")
-    for name in ("ResNet50", "transformer", "lstm", "wide_mlp"):
+    print("  model           plain, ms   with XLA   on gpu:0   with XLA", end="")
+    print(f"   over {len(gpus)} GPUs   with XLA   first step, s, of all")
+    for name in options.models:
         model, batch = build(name)
         graph = sn.read(model, batch)
         x, y = rows(model, batch)
-        models = [model, keras.models.clone_model(model)]
+        models = [(model, False), (keras.models.clone_model(model), "auto")]
         for homes in ({"*": "gpu:0"}, dealt(graph, gpus)):
             plan = sn.score(model, cluster, homes, batch=batch, optimizer="sgd")
-            models.append(sn.emit(keras.models.clone_model(model), plan))
-        for number, one in enumerate(models):
-            one.compile("sgd", "mse", jit_compile=False if number == 0 else "auto")
-        times = [seconds(one, x, y) for one in models]
+            for xla in (False, None):
+                copy = keras.models.clone_model(model)
+                models.append((sn.emit(copy, plan, xla=xla), "auto"))
+        times, first = [], []
+        for one, jit in models:
+            one.compile("sgd", "mse", jit_compile=jit)
+            began = time.perf_counter()
+            one.train_on_batch(x, y)
+            first.append(round(time.perf_counter() - began, 1))
+            times.append(seconds(one, x, y))
+        ratios = "".join(f"{other / times[0]:11.3f}" for other in times[1:])
         print(
-            f"  {name:15}{1e3 * times[0]:10.2f}"
-            + "".join(f"{other / times[0]:11.3f}" for other in times[1:])
-            + f"   jit_compile {[one.jit_compile for one in models]}",
+            f"  {name:15}{1e3 * times[0]:10.2f}{ratios}   {', '.join(first)}",
             flush=True,
         )
 
@@ -177,10 +179,11 @@ def memory(options):
             gc.collect()
             peaks = []
             for _ in range(3):
-                before = memory_of.get_memory_info(device)["current"]
-                memory_of.reset_memory_stats(device)
+                before = memory_of.get_memory_info(device.upper())["current"]
+                memory_of.reset_memory_stats(device.upper())
                 made.train_on_batch(x, y)
-                peaks.append(memory_of.get_memory_info(device)["peak"] - before)
+                peak = memory_of.get_memory_info(device.upper())["peak"]
+                peaks.append(peak - before)
             planned = sn.plan_of(made).memory[device]
             predicted = planned.total - planned.weights - planned.slots
             most = statistics.median(peaks)

@@ -53,7 +53,7 @@ def emit(
     microbatches: int | None = None,
     schedule: str | None = None,
     recompute: bool | str | None = None,
-    xla: bool = False,
+    xla: bool | None = None,
     copy: bool = True,
 ) -> Any:
     """Build the Keras model of a source, placed as a plan says.
@@ -76,7 +76,8 @@ def emit(
         recompute: whether training keeps only what goes from device to device and
             computes the rest again: True, False, or "auto" for devices whose memory the
             plan overfills. What is None is as the plan says.
-        xla: compile each device's share of the calls with XLA.
+        xla: whether each device's share of the calls is compiled with XLA. None does
+            what Keras does with a plain model: compile for GPUs, if all layers allow.
         copy: False to use the source's very layers, moved to their devices; the source
             is then placed itself as far as its layers go, and no weight exists twice.
 
@@ -124,23 +125,33 @@ def emit(
     return model
 
 
-def _lay_out(model: Any, placed: Placed, *, xla: bool) -> Placed:
+def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
     """The placement with its pipeline and runners; warns of what it cannot do."""
     plan = placed.plan
     pipeline = pipeline_of(plan.graph, plan.device_of, plan.execution)
     check_pipeline(model, pipeline)
-    asked = set(plan.device_of.values()) if xla else plan.execution.recompute
+    how_on = dict.fromkeys(plan.execution.recompute, "recompute")
+    if xla or (xla is None and keras_api.compiles_by_itself(model)):
+        real = (d for d in plan.cluster if xla or d.kind == "gpu" and not d.stand_in)
+        how_on = {device.name: "xla" for device in real} | how_on
     refused: dict[tuple[str, str], None] = {}
     # By the id of a node, what calls of a segment share, and what runs them.
     units, kinds = dict[int, Any](), dict[int, Callable[[Segment], Any]]()
     for number, node in enumerate(placed.flow.nodes):
-        one, key, how = id(node), placed.key_of[id(node)], ""
-        towers = placed.replicas.get(one)
-        if key in placed.computing and placed.device_of[key].name in asked:
-            how = "xla" if xla else "recompute"
-            if reason := "towers run plainly" if towers else _obstacle(node, how):
+        one, key, towers = (
+            id(node),
+            placed.key_of[id(node)],
+            placed.replicas.get(id(node)),
+        )
+        how = (
+            how_on.get(placed.device_of[key].name, "")
+            if key in placed.computing
+            else ""
+        )
+        if how and (reason := "towers run plainly" if towers else _obstacle(node, how)):
+            if how == "recompute" or xla:
                 refused[f"{how}: {placed.part_of[key]!r}", reason] = None
-                how = ""
+            how = ""
         if towers is None:
             device = placed.target(node)
             units[one] = device, how
@@ -301,7 +312,9 @@ def unplace(model: keras.Model) -> Any:
 
 
 def _default_device() -> str:
-    return str(tf.config.list_logical_devices()[0].name)
+    """Where Keras makes a variable that nobody places."""
+    found = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices()
+    return str(found[0].name)
 
 
 def _export_plain(model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,6 @@
 """Emitted models: whose layers they have, when memory is used, how they run."""
 
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -8,6 +9,9 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from splitnet.tf.internals import keras_api
+from splitnet.tf.placement.device_function import spoken
+from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import BATCH, assert_near, emitted, numbers
 
 
@@ -106,3 +110,29 @@ def test_a_compilation_that_cannot_be_copied_is_told(cluster: sn.Cluster) -> Non
         assert not sn.emit(model, plan).compiled
     with pytest.raises(sn.DeclarationError, match="plan= must be Plan"):
         sn.emit(model, cluster)
+
+
+def test_shares_of_gpus_are_compiled_where_keras_would_compile(
+    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless told otherwise; what XLA refuses, CPUs and stand-ins run plainly."""
+    monkeypatch.setattr(keras_api, "compiles_by_itself", lambda model: True)
+    gpus = [replace(device, stand_in=False) for device in cluster.of_kind("gpu")]
+    real = sn.Cluster((*gpus, *cluster.of_kind("cpu")))
+    net = sn.Net("kinds")
+    x = net.input("x", (5, 3))
+    wide = net.branch("wide", x, [layers.Dense(4), layers.Flatten()], on="gpu:0")
+    read = net.branch("read", x, layers.LSTM(4), on="gpu:1")
+    joined = net.merge("joined", [wide, read], layers.Concatenate(), on="cpu")
+    net.output(net.branch("head", joined, layers.Dense(1), on="cpu"))
+    plan = sn.plan(net, real, batch=BATCH, time_limit=0.1)
+
+    def how(**options: Any) -> dict[str, str]:
+        made = placed_of(sn.emit(net, plan, **options))
+        return {spoken(runner.device): runner.how for runner in made.runners}
+
+    assert how() == {"cpu:1": "xla", "cpu:2": "", "cpu:0": ""}
+    assert set(how(xla=False).values()) == {""}
+    assert set(how(recompute=True).values()) == {"recompute"}
+    stand_ins = sn.plan(net, cluster, batch=BATCH, time_limit=0.1)
+    assert {r.how for r in placed_of(sn.emit(net, stand_ins)).runners} == {""}

@@ -199,7 +199,9 @@ def _forward(model: Any, placed: Placed, inputs: Any) -> list[Any]:
         return model(given, training=False)
 
     with contextlib.ExitStack() as held:  # TensorFlow adds an identity to each output
-        step(keras.tree.map_structure(tf.convert_to_tensor, inputs))
+        with tf.device("CPU:0"):  # where the data of `fit` is
+            given = keras.tree.map_structure(tf.identity, inputs)
+        step(given)
     return traced_graphs(placed)
 
 

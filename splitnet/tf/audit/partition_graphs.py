@@ -357,6 +357,11 @@ def _elements(step: ExecutedStep, tensor: str, readers: Sequence[Node]) -> int |
     change. Then a reader tells.
     """
     producer, op = step.maker(tensor), step.traced(_PREFIX.sub("", _op(tensor)))
+    while producer is not None and producer.op == "Reciprocal":  # made for a division
+        producer = step.maker(producer.input[0])
+    if producer is not None and producer.op == "Const":
+        shape = tf.TensorShape(producer.attr["value"].tensor.tensor_shape)
+        return shape.num_elements()
     index = int(tensor.partition(":")[2] or 0)
     known = op is not None and index < len(op.outputs)
     traced = _count(op.outputs[index].shape, step.batch) if known else None

@@ -87,6 +87,11 @@ def order_layers(model: Any, original: Any, copies: dict[int, Any]) -> None:
     list.__init__(model._layers, [*ordered, *known.values()])
 
 
+def compiles_by_itself(model: Any) -> bool:
+    """Whether Keras would compile the steps of a plain model with XLA unasked."""
+    return bool(model._resolve_auto_jit_compile())
+
+
 own_trainable_variables = attrgetter("_trainable_variables")
 """A layer's own variables that were added as trainable, frozen or not."""
 

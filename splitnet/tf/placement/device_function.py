@@ -130,10 +130,12 @@ def device_function(
     3. Gradient ops run where the ops of their forward scope were asked to.
     4. Any other op runs where most bytes of its known inputs are; a gradient op that
        knows none, where its forward scope ran, or on `default`, the device of the
-       model's outputs. Else TensorFlow decides.
+       model's outputs.
+    5. Else it runs on the CPU, where the batch is; TensorFlow would take the first GPU.
     """
     asked: dict[str, str] = {}  # scope -> the device of all its named ops
     followed: dict[str, str] = {}  # scope -> where its first op's data was
+    of_batch: set[str] = set()  # ops of rule 5: those that read them may be elsewhere
 
     def device_for(op: Any) -> str:
         scope = op.name.rpartition("/")[0]
@@ -153,14 +155,18 @@ def device_function(
             return asked[near]
         votes: Counter[str] = Counter()
         for tensor in op.inputs:
-            device = "" if tensor.op.type == "Const" else where(tensor)
-            if device:
+            maker = tensor.op
+            known = maker.type != "Const" and maker.name not in of_batch
+            if device := where(tensor) if known else "":
                 votes[device] += _elements(tensor)
         best = [device for device, n in votes.items() if n == max(votes.values())]
         if len(best) == 1:
             followed.setdefault(scope, best[0])
             return best[0]
-        return followed.get(forward, default) if backward else ""
+        if backward:
+            return followed.get(forward, default)
+        of_batch.add(op.name)
+        return canonical("CPU:0") if op.inputs else ""
 
     return device_for
 

@@ -63,7 +63,7 @@ def _details(pynvml: Any, index: int, handles: list[Any]) -> Details:
             return None
 
     memory, busy = told("MemoryInfo"), told("UtilizationRates")
-    kind = pynvml.NVML_P2P_CAPS_INDEX_READ
+    kind = 0  # read; pynvml 13 has its constant in a tuple
     reached = [told("P2PStatus", peer, kind) == 0 for peer in handles]
     return Details(
         model=told("Name"),

@@ -30,13 +30,13 @@ def driver(count: int, **queries: Any) -> ModuleType:
         ),
         "DeviceGetUtilizationRates": lambda card: SimpleNamespace(gpu=25),
         "DeviceGetComputeRunningProcesses": lambda card: [process],
-        "DeviceGetP2PStatus": lambda card, other, what: 0,
+        "DeviceGetP2PStatus": lambda card, other, what: what,
     }
     module = ModuleType("pynvml")
     vars(module).update(
         {f"nvml{name}": act for name, act in (answers | queries).items()}
     )
-    vars(module).update(NVML_P2P_CAPS_INDEX_READ=0, NVMLError=NVMLError)
+    vars(module).update(NVML_P2P_CAPS_INDEX_READ=(0,), NVMLError=NVMLError)
     return module
 
 
