@@ -138,16 +138,10 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
     # By the id of a node, what calls of a segment share, and what runs them.
     units, kinds = dict[int, Any](), dict[int, Callable[[Segment], Any]]()
     for number, node in enumerate(placed.flow.nodes):
-        one, key, towers = (
-            id(node),
-            placed.key_of[id(node)],
-            placed.replicas.get(id(node)),
-        )
-        how = (
-            how_on.get(placed.device_of[key].name, "")
-            if key in placed.computing
-            else ""
-        )
+        one, key, how = id(node), placed.key_of[id(node)], ""
+        towers = placed.replicas.get(one)
+        if key in placed.computing:
+            how = how_on.get(placed.device_of[key].name, "")
         if how and (reason := "towers run plainly" if towers else _obstacle(node, how)):
             if how == "recompute" or xla:
                 refused[f"{how}: {placed.part_of[key]!r}", reason] = None
