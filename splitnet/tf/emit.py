@@ -37,6 +37,7 @@ from splitnet.tf.reading.cloner import clone
 from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import blueprint_of
+from splitnet.tf.reading.variables import tables_of
 from splitnet.tf.workers.connect import wait_for_workers
 
 _LOOPING = (keras.layers.RNN, keras.layers.Bidirectional, keras.layers.TimeDistributed)
@@ -142,7 +143,9 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
         towers = placed.replicas.get(one)
         if key in placed.computing:
             how = how_on.get(placed.device_of[key].name, "")
-        if how and (reason := "towers run plainly" if towers else _obstacle(node, how)):
+        if how and (
+            reason := "towers run plainly" if towers else _obstacle(node, how, placed)
+        ):
             if how == "recompute" or xla:
                 refused[f"{how}: {placed.part_of[key]!r}", reason] = None
             how = ""
@@ -176,7 +179,7 @@ def _bring_constants(node: Any, device: str) -> None:
     arguments.args, arguments.kwargs = arguments.convert(brought)
 
 
-def _obstacle(node: Any, how: str) -> str:
+def _obstacle(node: Any, how: str, placed: Placed) -> str:
     """Why a call cannot run so; "" if it can."""
     read, layers = node.input_tensors, keras_api.sublayers(node.operation)
     tensors = [*read, *node.outputs]
@@ -186,6 +189,9 @@ def _obstacle(node: Any, how: str) -> str:
         return "it works on sparse tensors"
     if how == "xla" and any(isinstance(one, _LOOPING) for one in layers):
         return "XLA compiles its loop for one length only"
+    tables = tables_of(node.operation)
+    if how == "xla" and any(device_of(v) != placed.target(node) for v in tables):
+        return "it reads rows of a table on another device"
     known_to_compile = all(
         keras_api.from_keras(layer)
         and "preprocessing" not in layer.__module__
@@ -199,8 +205,12 @@ def _obstacle(node: Any, how: str) -> str:
     def run(*flat: Any) -> Any:
         args, kwargs = node.arguments.fill_in(dict(zip(map(id, read), flat)))
         call = keras_api.operation_fn(node.operation, training=True)
-        with keras.StatelessScope(list(zip(variables, flat[len(read) :]))):
-            return call(*args, **kwargs)
+        given = [tensor for tensor in flat if tensor.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            with keras.StatelessScope(list(zip(variables, flat[len(read) :]))):
+                made = keras.tree.flatten(call(*args, **kwargs))
+        return made, tape.gradient([t for t in made if t.dtype.is_floating], given)
 
     def spec(tensor: Any) -> Any:
         sizes = (_EXTENT if axis else _SAMPLES for axis in range(len(tensor.shape)))

@@ -12,6 +12,7 @@ import splitnet as sn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import BATCH, assert_near, emitted, numbers
+from tests.tf.zoo.models import Loops
 
 
 def test_emit_starts_as_the_same_layers_in_plain_keras(cluster: sn.Cluster) -> None:
@@ -135,3 +136,28 @@ def test_shares_of_gpus_are_compiled_where_keras_would_compile(
     assert set(how(recompute=True).values()) == {"recompute"}
     stand_ins = sn.plan(net, cluster, batch=BATCH, time_limit=0.1)
     assert {r.how for r in placed_of(sn.emit(net, stand_ins)).runners} == {""}
+
+
+def test_xla_leaves_out_what_it_cannot_compile(cluster: sn.Cluster) -> None:
+    """Rows of a table that is elsewhere, and loops whose gradient has no fixed size."""
+    net, mean = sn.Net("left_out"), layers.GlobalAveragePooling1D()
+    rows = [layers.Embedding(9, 4), mean]
+    sides = [
+        net.branch(name, net.input(f"{name}_ids", (5,), "int32"), rows, on=on)
+        for name, on in (("here", "gpu:0"), ("there", "gpu:1"))
+    ]
+    joined = net.merge("joined", sides, layers.Concatenate(), on="gpu:1")
+    looped = net.branch("looped", joined, [layers.Dense(4), Loops()], on="gpu:1")
+    net.output(net.branch("head", looped, layers.Dense(1), on="gpu:1"))
+    plan = sn.plan(net, cluster, batch=BATCH, time_limit=0.1)
+    with pytest.warns(UserWarning, match="runs as it is") as warned:
+        model = sn.emit(net, plan, xla=True)
+
+    told = " ".join(str(one.message) for one in warned)
+    assert "'there' runs as it is: it reads rows of a table on another device" in told
+    assert "'looped' runs as it is: XLA" in told
+    assert "'here'" not in told
+    assert "'head'" not in told
+    x = np.ones((BATCH, 5), "int32")
+    model.compile("sgd", "mse")
+    assert np.isfinite(model.train_on_batch([x, x], np.ones((BATCH, 1))))

@@ -287,6 +287,9 @@ class Trace:
         captured = {-1}
         while captured:  # weights that functions of a layer's own read
             self.weights = [v for v in self.trained if id(v) not in left_out]
+            read = [v for v in self.trained if id(v) in left_out]
+            if part.how == "xla" and any(device_of(v) != part.device for v in read):
+                self._how = ""  # XLA reads variables of its own device only
             self._trace(signature)
             captured = self._captured - left_out
             left_out |= captured
