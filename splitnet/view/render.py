@@ -241,8 +241,10 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
         fault = said[-1] if said else f"it ended with code {done.returncode}"
     raise SplitnetError(
         f"Graphviz could not make the picture ({fault}). Install it with "
-        "`pip install 'pygraphviz>=2'`, whose wheels include Graphviz, or draw to a "
-        ".dot file and render that on another machine."
+        "`pip install 'pygraphviz>=2'`, whose wheels include Graphviz; where a library "
+        "is missing, as in slim images, with the system's glib and X11 libraries too "
+        "(Debian: libglib2.0-0 libxext6 libxrender1). Or draw to a .dot file and "
+        "render that on another machine."
     )
 
 
