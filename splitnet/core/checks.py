@@ -55,6 +55,8 @@ def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
         if not isinstance(limits, Meta):  # a type that a type checker need not know
             return rule_of(limits)
     word = "None" if plain is NoneType else str(getattr(plain, "__name__", plain))
+    if origin in (Mapping, dict):
+        word += " of {} to {}".format(*(rule_of(one)[0] for one in arguments))
     ends = {sign: getattr(limits, name, None) for name, sign in _SIGNS.items()}
     told = {sign: end for sign, end in ends.items() if end is not None and end < 1e18}
     word += " and".join(f" {sign} {end:g}" for sign, end in told.items())

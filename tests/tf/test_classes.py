@@ -137,7 +137,7 @@ def test_models_of_a_class_train_as_plain(make: Any, cluster: sn.Cluster) -> Non
 def test_what_hangs_on_a_model_is_its_own(cluster: sn.Cluster) -> None:
     """Metrics, variables and layers are copies, tensors are the copy's.
 
-    A compiled model with two optimizers goes on where it was.
+    A compiled model with two optimizers goes on where it was, also after an audit.
     """
     keras.utils.set_random_seed(0)
     model = graph(Extra, width=6)
@@ -155,9 +155,9 @@ def test_what_hangs_on_a_model_is_its_own(cluster: sn.Cluster) -> None:
     assert_near(placed.augment.get_weights(), model.augment.get_weights())
     assert_near(placed.loose.get_weights(), model.loose.get_weights())
     placed.compile(placed.optimizer, "mse", weight=1.0)
+    sn.audit(placed, None, (x[:4], y[:4])).check()
     assert int(placed.second.iterations) == 2
     model.steps.assign(5.0)
     for one in (placed, model):
         one.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     assert_near(placed.get_weights(), model.get_weights())
-    sn.audit(placed, None, (x[:4], y[:4])).check()

@@ -219,7 +219,8 @@ def state_restored(model: Any, *, training: bool) -> Iterator[None]:
     if training and optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
     held = [*variables_of(model), *(v for m in model.metrics for v in m.variables)]
-    held += [] if optimizer is None else optimizer.variables
+    for value in vars(model).values():  # also those of a step of its own
+        held += value.variables if isinstance(value, keras.optimizers.Optimizer) else []
     values = {id(v): (v, v.numpy()) for v in held}
     kept = {name: getattr(model, name, None) for name in _KEPT}
     try:

@@ -245,8 +245,14 @@ def _settings_of(operation: Any) -> str:
 
 def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
     """The source's blueprint, its nested models expanded as the plan's calls are."""
-    expanded = any("/" in call.name for call in fold(plan.graph))
-    return blueprint_of(source, "expand" if expanded else "keep")
+    calls = fold(plan.graph)
+    expanded = any("/" in call.name for call in calls)
+    found = blueprint_of(source, "expand" if expanded else "keep")
+    if expanded and isinstance(source, keras.Model):  # or branches have such names
+        kept = blueprint_of(source, "keep")
+        kinds = [type(site.node.operation).__name__ for site in kept.sites]
+        found = kept if kinds == [call.kind for call in calls] else found
+    return found
 
 
 def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
