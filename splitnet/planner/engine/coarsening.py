@@ -63,7 +63,6 @@ def merge_edges(
     keep: Ints,
     target: int,
     random: np.random.Generator,
-    *,
     rating: float,
     most_seconds: float,
     most_bytes: float,

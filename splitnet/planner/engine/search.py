@@ -20,19 +20,23 @@ A turn depends on the steps that were spent, not on those that are left. So a lo
 search goes on where a shorter one ends, and its answer is never worse.
 """
 
+from bisect import insort
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from splitnet.planner.engine.annealing import (
     BEST,
     CONTIGUITIES,
+    CUTS,
     STEPS_PER_EVENT,
     STEPS_PER_RUN,
     VALUE,
     Rules,
-    anneal,
+    anneal_loads,
+    anneal_step,
     state_of,
 )
 from splitnet.planner.engine.budget import Budget
@@ -40,22 +44,17 @@ from splitnet.planner.engine.coarsening import fused, member_of, merge_edges
 from splitnet.planner.engine.compiler import random_state
 from splitnet.planner.engine.functions import merged
 from splitnet.planner.engine.load_graph import (
+    Bools,
     Floats,
     Ints,
     bytes_per_device,
     cut_size,
     is_allowed,
     loads,
+    pins_per_device,
 )
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.starts import (
-    Chains,
-    Elite,
-    Incumbent,
-    list_schedule,
-    random_order,
-    random_start,
-)
+from splitnet.planner.engine.starts import chain_partition, list_schedule, random_order
 from splitnet.planner.engine.tasks import EVENTS, Tasks, tasks_of
 from splitnet.planner.engine.uncompiled import repaired, with_bytes_as_seconds
 from splitnet.planner.problem import (
@@ -77,13 +76,28 @@ _KEPT, _ROOMY = 0.9, 2
 """Of bytes that peaks were above sums, after an assignment where they are less; where
 so many times those have room, only the best assignments are simulated."""
 
+_ELITE, _GOOD = 10, 3
+"""Best assignments that are kept; a turn has helped if its answer is a good one."""
+
 _SCHEDULES, _CORRECTIONS = 30, 4
 """List schedules to begin with; how often a turn goes on with the room that the peaks
 of its answer need."""
 
-_LEAST_NEW, _MOST_NEW, _RECENT, _GOOD = 0.1, 0.6, 0.2, 3
+_LEAST_NEW, _MOST_NEW, _RECENT = 0.1, 0.6, 0.2
 """Of the turns, those with a new start; weight of the last turn in how often a kind of
-turn has helped: its answer is one of so many best."""
+turn has helped."""
+
+
+class Incumbent(NamedTuple):
+    """An assignment and its value, infinite if it breaks a constraint.
+
+    `margin` are bytes by which its peaks are above sums, or those of what was found
+    from it and had no room.
+    """
+
+    value: float
+    place: Ints
+    margin: Floats = np.zeros(0)
 
 
 class _Search:
@@ -114,27 +128,35 @@ class _Search:
         self.contiguity, self.capacity = contiguity, problem.graph.capacity_bytes
         self.state, self.random = random_state(seed), np.random.default_rng(seed)
         self.units, self.turns, self.constructed = len(problem.group_of_unit), 0, 0
-        groups, free = problem.group_count, contiguity == "free"
+        groups, self.free = problem.group_count, contiguity == "free"
         self.tasks = tasks_of(problem) if objective == "latency" else None
         self.steps, self.hot = max(10_000.0, 20.0 * groups), 0.01
         if self.tasks is not None:
             events = self.units * (7 if problem.functions is None else 4)
             self.whole = STEPS_PER_RUN + STEPS_PER_EVENT * events
             self.steps, self.growth = max(3000.0, 300 * self.whole), (0.06, 0.25)
-            self.construct, self.combine = 0.1 * (not free), 0.1
-        elif free:
+            self.construct, self.combine = 0.1 * (not self.free), 0.1
+        elif self.free:
             self.construct, self.combine = 0.08, 0.6
             self.growth, self.hot = (0.004, 0.004), 0.05
         else:
             self.construct, self.combine = 0.5, 0.0
             self.growth, self.steps = (0.01, 0.01), 2 * self.steps
-        self.chains = Chains(problem)
         self.kind = np.array(equivalent_devices(problem))
         self.margin = np.zeros(problem.device_count)
         self.ratio = np.ones(problem.device_count)
-        self.elite, self.helped = Elite(10), [1.0, 1.0]
+        self.elite: list[Incumbent] = []
+        self.helped = [1.0, 1.0]  # how often an old or a new start did, of late
         self.chain = self.best = Incumbent(inf, np.zeros(groups, np.int64))
         self.nearest = self.best
+
+    def takes(self, value: float) -> bool:
+        """Whether an assignment of this value would be one of the best."""
+        if len(self.elite) >= _ELITE and value >= self.elite[-1].value:
+            return False
+        return value < inf and not any(
+            abs(value - one.value) <= 1e-9 * value for one in self.elite
+        )
 
     def keep(self, place: Ints) -> Floats | None:
         """Add an assignment to the best ones if it keeps all constraints.
@@ -150,7 +172,7 @@ class _Search:
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
         value = self.value_of(place) if fits else inf
         peaks = value < self.best.value
-        if self.tasks is not None and self.elite.takes(value):
+        if self.tasks is not None and self.takes(value):
             peaks |= bool(np.any(used + _ROOMY * self.margin > self.capacity))
         if peaks:
             held = problem.held_bytes(place)
@@ -169,12 +191,26 @@ class _Search:
         if self.objective == "memory":
             value = float(held.max(initial=0.0))
         value *= 1 + problem.cut_penalty * cut_size(graph, place)
+        one = Incumbent(value, place, held - used if peaks else self.margin.copy())
         if value < self.best.value:
-            self.best = Incumbent(value, place)
+            self.best = one
             self.budget.report(value)
-        margin = held - used if peaks else self.margin.copy()
-        self.elite.add(graph, Incumbent(value, place, margin))
+        if self.takes(value):
+            self._add(one)
         return None
+
+    def _add(self, one: Incumbent) -> None:
+        """Add to the best, instead of the worse one that cuts the most like nets."""
+
+        def cut(place: Ints) -> Bools:
+            where = pins_per_device(self.problem.graph, place) > 0
+            return np.asarray(where.sum(axis=1) > 1)
+
+        if len(self.elite) >= _ELITE:
+            worse = [i for i, m in enumerate(self.elite) if m.value > one.value]
+            unlike = [(cut(one.place) ^ cut(self.elite[i].place)).sum() for i in worse]
+            del self.elite[worse[int(np.argmin(unlike))]]
+        insort(self.elite, one, key=lambda member: member.value)
 
     def with_room(self, margin: Floats) -> Problem:
         """The problem with the memory of each device, less a margin."""
@@ -196,7 +232,7 @@ class _Search:
         graph, groups = self.problem.graph, self.problem.group_count
         starts += single_devices(self.problem)
         starts += [repaired(graph, start) for start in starts]
-        if self.tasks is not None and self.contiguity == "free":
+        if self.tasks is not None and self.free:
             for number in range(_SCHEDULES if self.budget.left else 0):
                 self.budget.spend((1.0 + 0.1 * self.problem.device_count) * groups)
                 noise = float(self.random.random()) if number else 0.0
@@ -206,14 +242,14 @@ class _Search:
 
     def turn(self) -> None:
         """Construct an assignment, or improve the best ones."""
-        began, known, tasks = self.budget.spent, bool(self.elite.members), self.tasks
+        began, known, tasks = self.budget.spent, bool(self.elite), self.tasks
         target, self.turns = self.problem, self.turns + 1
         odd = self.objective == "throughput" and self.turns % 2
         if self.objective == "memory" or not (known or odd):
             # Bytes for seconds, as many more as peaks were above sums.
             scale, room = 1.0 / self.ratio, target.graph.capacity_bytes
             if not known:
-                scale, room = scale * np.maximum(self.capacity, 1.0), scale + inf
+                scale, room = scale * np.maximum(self.capacity, 1.0), room + inf
             target, tasks = with_bytes_as_seconds(target, scale, room), None
         self.budget.spend(200)
         if self.constructed < self.construct * began:
@@ -247,7 +283,7 @@ class _Search:
                 line = device_line(target, self.chain.place)
                 stage = None if line is None else line[self.chain.place]
         order = random_order(graph, self.random, stage)
-        found = self.chains.cut(graph, order, self.budget, most=most)
+        found = chain_partition(graph, self.kind, order, self.budget, most)
         if found is None:
             return self.nearest.place
         if tasks is None:
@@ -256,40 +292,41 @@ class _Search:
 
     def _improve(self, target: Problem, tasks: Tasks | None) -> None:
         """Anneal a new assignment, a good one, or what two good ones share."""
-        random, members, groups = self.random, self.elite.members, target.group_count
-        free, good = self.contiguity == "free", members[:_GOOD]
+        random, groups, good = self.random, target.group_count, self.elite[:_GOOD]
         share = self.helped[1] / sum(self.helped)
         new = random.random() < min(_MOST_NEW, max(_LEAST_NEW, share))
-        new = not members or (new and (free or tasks is not None))
+        new = not good or (new and (self.free or tasks is not None))
         if new:
-            kept = self.nearest.place * (not free)
             start, margin = self.nearest.place, self.margin.copy()
+            keep = start * (not self.free)
         else:
-            one = members[int(random.random() ** 3 * len(members))]  # mostly a good one
-            start, kept, margin = one.place, one.place, one.margin
+            number = int(random.random() ** 3 * len(self.elite))  # mostly a good one
+            _, start, margin = self.elite[number]
+            keep = start
             if random.random() < self.combine:
-                other = members[int(random.integers(len(members)))].place
-                kept = start * self.problem.device_count + other
+                other = self.elite[int(random.integers(len(self.elite)))].place
+                keep = start * self.problem.device_count + other
         if tasks is not None:
             target = self.with_room(margin)
         clusters = (22 + 0.02 * groups) * 3 ** random.random()
-        if not new and (tasks is not None or not free):
+        if not new and (tasks is not None or not self.free):
             clusters = groups / 2 * 0.1 ** random.random()
             if random.random() < 0.5:
                 clusters = groups
         spent = min(self.budget.spent, 1000 * self.steps)
         steps = self.steps + self.growth[not new] * spent
-        hot, anew = self.hot * 6.0 ** random.random(), new and free
+        hot, anew = self.hot * 6.0 ** random.random(), new and self.free
         for _ in range(_CORRECTIONS):
-            run = steps, max(int(clusters), 2 * target.device_count), hot
-            start = kept = self._multilevel(target, start, kept, tasks, *run, new=anew)
+            most = max(int(clusters), 2 * target.device_count)
+            how = steps, most, hot, anew
+            start = keep = self._multilevel(target, start, keep, tasks, *how)
             above = self.keep(start)
             if above is None or tasks is None or not self.budget.left:
                 break
             margin[:] = np.maximum(margin, above)
             target, anew = self.with_room(above), False
             steps, clusters, hot = steps / 4, groups, 0.01
-        helped = any(one is not other for one, other in zip(members, good))
+        helped = any(a is not b for a, b in zip(self.elite, good))
         self.helped[new] += _RECENT * (helped - self.helped[new])
 
     def _multilevel(
@@ -301,7 +338,6 @@ class _Search:
         steps: float,
         clusters: int,
         hot: float,
-        *,
         new: bool,
     ) -> Ints:
         """Merge groups, anneal the clusters, and refine while they are taken apart.
@@ -313,25 +349,21 @@ class _Search:
         random, room = self.random, here.graph.capacity_bytes
         limited, fastest = np.isfinite(room), here.graph.seconds.min(axis=1).sum()
         shared = fastest / (int(limited.sum()) or len(room))  # by equal devices
-        most_seconds = float(shared * random.choice([0.3, 0.6, 1.0]))
-        most_bytes = 0.5 * float(room.max(initial=0.0, where=limited)) or inf
+        limits = (
+            float(shared * random.choice([0.3, 0.6, 1.0])),
+            0.5 * float(room.max(initial=0.0, where=limited)) or inf,
+        )
         exponent = 12 if tasks is not None or random.random() < 0.67 else 24
         rating = float(random.choice([0.0, 0.15, 0.3, 0.5]))
         end = self.budget.spent + steps
         while (groups := here.group_count) > clusters:
             finer = max(clusters, groups // 2)
-            cluster, count = merge_edges(
-                here.graph,
-                keep,
-                clusters if finer < 1.5 * clusters else finer,
-                random,
-                rating=rating,
-                most_seconds=most_seconds,
-                most_bytes=most_bytes,
-            )
+            finer = clusters if finer < 1.5 * clusters else finer
+            graph = here.graph
+            cluster, count = merge_edges(graph, keep, finer, random, rating, *limits)
             if count > 0.95 * groups:
                 break
-            self.budget.spend(200 + 0.3 * len(here.graph.net_pins))
+            self.budget.spend(200 + 0.3 * len(graph.net_pins))
             levels.append((here, cluster, tasks))
             here = contract(here, cluster, count)
             place = member_of(cluster, count, place)
@@ -343,8 +375,9 @@ class _Search:
             noise = float(random.random())
             place = list_schedule(here.graph, noise, random, self.state)
         elif new:
-            place = random_start(here.graph, random)
-        if self.contiguity == "free":
+            score = random.random(here.graph.allowed.shape) * here.graph.allowed
+            place = score.argmax(axis=1)
+        if self.free:
             place = repaired(here.graph, place)
         share = 0.5 if levels else 1.0
         while True:
@@ -371,7 +404,7 @@ class _Search:
         if not len(movable):
             return place
         state = state_of(graph, place)
-        penalty = 1 + problem.cut_penalty * float(cut_size(graph, place))
+        penalty = 1 + problem.cut_penalty * state.numbers[CUTS]
         each = _STEPS_PER_PROPOSAL
         each += _STEPS_PER_NET * len(graph.group_nets) / len(place)
         if self.contiguity == "convex":
@@ -395,12 +428,13 @@ class _Search:
             problem.forward,
             np.zeros(len(problem.forward.group), np.bool_),
         )
-        spent = 0.0
+        given, spent = (graph, rules, state, movable), 0.0
         while spent < steps and budget.left:
             before, until = spent, min(steps, spent + 20_000.0)
-            spent = anneal(
-                graph, rules, state, movable, tasks, spent, until, self.state
-            )
+            if tasks is None:
+                spent = anneal_loads(*given, spent, until, self.state)
+            else:
+                spent = anneal_step(*given, tasks, spent, until, self.state)
             budget.spend(spent - before)
         return state.best if state.numbers[BEST] < inf else state.place
 
