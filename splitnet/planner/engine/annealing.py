@@ -4,8 +4,8 @@ Kirkpatrick, Gelatt and Vecchi (1983). Proposals move a group to a device, mostl
 where a group is that it shares a net with, or let two groups change places; those of a
 makespan may move blocks of neighbours. What is minimised:
 
-loads     Sum over devices of (load / largest load) to the power 12 or 24, so that all
-          busy devices count and the busiest most; with a cut penalty, times
+loads     Sum over devices of (load / largest load) to the power 12, so that all busy
+          devices count and the busiest most; with a cut penalty, times
           (1 + penalty x cut size) to the same power. Too little memory costs extra, by
           a factor that adapts until plans fit.
 makespan  Seconds of the step times (1 + penalty x cut size). The limit that a proposal
@@ -13,8 +13,8 @@ makespan  Seconds of the step times (1 + penalty x cut size). The limit that a p
           1953), so that most refused ones end early. What a device has no room
           for is refused.
 
-Compiled functions consist of loops over scalars, and get few arrays: numba compiles
-them several times faster than array expressions and long lists of arguments.
+Compiled functions consist of loops over scalars: numba compiles them several times
+faster than array expressions.
 """
 
 from math import inf
@@ -41,15 +41,11 @@ from splitnet.planner.engine.load_graph import (
     pins_per_device,
 )
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.tasks import EVENTS, Tasks
+from splitnet.planner.engine.tasks import Records, Tasks, fields, records
 
 CONTIGUITIES = ("free", "convex", "pipeline")
 """Sets of assignments: all; no device's forward calls are left and entered again;
 devices stand in a line that no forward edge goes back on."""
-
-BEST, MEMORY, CUTS, VALUE = range(4)
-"""Numbers of a state: the best value so far, the memory penalty, the cut size, and the
-value (of a makespan)."""
 
 STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
 """Steps of an event of the makespan, and of a run of it besides."""
@@ -59,31 +55,37 @@ _GUIDED, _SWAPS, _BLOCKS = 0.5, 0.1, 0.6
 those that exchange two groups; of the others for a step, those that move blocks."""
 
 
+_NUMBERS = fields("", "best value cuts memory")
+"""The value of the best assignment so far, that of a step, the cut size, and the
+penalty of too little memory."""
+
+
 class State(NamedTuple):
     """An assignment with load, bytes, energy per device, and pins per net and device.
 
-    `best` is the best assignment so far, `numbers` holds its value and more. Scratch:
-    the groups of a proposal, and stamps of groups with the last stamp behind.
+    `best` is the best assignment so far, `movable` what may move. Scratch: the groups
+    of a proposal, and stamps of groups with the last stamp behind.
     """
 
     place: Ints
     best: Ints
+    movable: Ints
     load: Floats
     used: Floats
     energy: Floats
     pins: Ints
-    numbers: Floats
+    numbers: Records
     block: Ints
     mark: Ints
+    random: RandomState
 
 
 class Rules(NamedTuple):
     """An annealing schedule of so many steps, and the set of assignments to stay in.
 
-    A proposal takes `each`. `hot` and `cold` are fractions of the energy, held for a
-    number of proposals. Blocks have at most `largest` groups. `mode` is a number in
-    `CONTIGUITIES`; `line` holds the places of devices in a pipeline. Scratch: whether
-    a path from a device leads to a call.
+    A proposal takes `each`. `hot` and `cold` are fractions of the value, held for a
+    number of proposals. `mode` is a number in `CONTIGUITIES`; `line` holds the places
+    of devices in a pipeline. Scratch: whether a path from a device leads to a call.
     """
 
     steps: float
@@ -91,8 +93,6 @@ class Rules(NamedTuple):
     proposals: int
     hot: float
     cold: float
-    exponent: int
-    largest: int
     cut_penalty: float
     mode: int
     line: Ints
@@ -100,18 +100,18 @@ class Rules(NamedTuple):
     left: Bools
 
 
-def state_of(graph: LoadGraph, place: Ints) -> State:
+def state_of(graph: LoadGraph, place: Ints, random: RandomState) -> State:
     """State of an assignment; no value is known yet."""
+    cuts = cut_size(graph, place)
     return State(
-        place.copy(),
-        place.copy(),
-        np.array(loads(graph, place)),
-        bytes_per_device(graph, place),
+        *(place.copy(), place.copy(), np.flatnonzero(graph.allowed.sum(axis=1) > 1)),
+        *(np.array(loads(graph, place)), bytes_per_device(graph, place)),
         np.zeros(len(graph.capacity_bytes)),
         pins_per_device(graph, place),
-        np.array([inf, 1.0, float(cut_size(graph, place)), inf]),
+        records(_NUMBERS, 1, best=[inf], cuts=[cuts], memory=[1.0])[0],
         np.zeros(len(place) + 1, np.int64),
         np.zeros(len(place) + 1, np.int64),
+        random,
     )
 
 
@@ -127,9 +127,9 @@ def shift(graph: LoadGraph, state: State, group: int, b: int) -> None:
         pins[net, a] -= 1
         pins[net, b] += 1
         if pins[net, a] == 0:
-            state.numbers[CUTS] -= graph.net_weight[net]
+            state.numbers.cuts -= graph.net_weight[net]
         if pins[net, b] == 1:
-            state.numbers[CUTS] += graph.net_weight[net]
+            state.numbers.cuts += graph.net_weight[net]
 
 
 @compiled
@@ -223,13 +223,10 @@ def change(
 
 
 @compiled
-def power(x: float, exponent: int) -> float:
-    """The 12th or the 24th power, 0 below 0."""
-    if x <= 0.0:
-        return 0.0
-    x4 = x * x * x * x
-    x12 = x4 * x4 * x4
-    return x12 if exponent == 12 else x12 * x12
+def power(x: float) -> float:
+    """The 12th power, 0 below 0."""
+    x3 = x * x * x if x > 0.0 else 0.0
+    return x3 * x3 * x3 * x3
 
 
 @compiled
@@ -240,10 +237,10 @@ def note_best(graph: LoadGraph, state: State, cut_penalty: float) -> bool:
         if state.used[device] > graph.capacity_bytes[device]:
             return False
         top = max(top, state.load[device])
-    top *= 1.0 + cut_penalty * numbers[CUTS]
+    top *= 1.0 + cut_penalty * numbers.cuts
     gain = 1e-9 if len(state.place) < 5000 else 1e-4
-    if top < numbers[BEST] * (1 - gain):
-        numbers[BEST] = top
+    if top < numbers.best * (1 - gain):
+        numbers.best = top
         for group in range(len(state.place)):
             state.best[group] = state.place[group]
     return True
@@ -251,30 +248,23 @@ def note_best(graph: LoadGraph, state: State, cut_penalty: float) -> bool:
 
 @entry
 def anneal_loads(
-    graph: LoadGraph,
-    rules: Rules,
-    state: State,
-    movable: Ints,
-    spent: float,
-    until: float,
-    random: RandomState,
+    graph: LoadGraph, rules: Rules, state: State, spent: float, until: float
 ) -> float:
     """Cool down from the temperature after `spent` steps; the steps until now."""
     place, load, used, energy = state.place, state.load, state.used, state.energy
     numbers, block, room = state.numbers, state.block, graph.capacity_bytes
-    exponent, penalty = rules.exponent, rules.cut_penalty
+    movable, random = state.movable, state.random
+    penalty, price = rules.cut_penalty, numbers.memory
     while spent < until:
-        heat = (rules.cold / rules.hot) ** min(1.0, spent / rules.steps)
-        scale, total, factor = 1e-300, 0.0, 1.0
+        scale, total = 1e-300, 0.0
         for d in range(len(load)):
             scale = max(scale, load[d])
-        scale = 1.0 / scale
         for d in range(len(load)):
-            energy[d] = power(load[d] * scale, exponent)
+            energy[d] = power(load[d] / scale)
             total += energy[d]
-            energy[d] += numbers[MEMORY] * max(0.0, used[d] / room[d] - 1.0)
+            energy[d] += price * max(0.0, used[d] / room[d] - 1.0)
+        heat = (rules.cold / rules.hot) ** min(1.0, spent / rules.steps)
         heat *= rules.hot * total
-        base = 1.0 + penalty * numbers[CUTS]
         for _ in range(rules.proposals):
             x, y, end = movable[below(random, len(movable))], 0, 1
             a = place[x]
@@ -286,25 +276,21 @@ def anneal_loads(
             if a == b or not graph.allowed[x, b]:
                 continue
             load_a, load_b, block[0], block[1] = load[a], load[b], x, y
+            before = 1.0 + penalty * numbers.cuts
             if end == 2:
                 add_b, add_a, cuts = change(graph, state.pins, y, b, a)
                 load[a] += add_a
                 load[b] += add_b
                 shift(graph, state, y, a)
             add_a, add_b, cuts = change(graph, state.pins, x, a, b)
-            size = graph.size_bytes[x]
-            energy_a = power((load[a] + add_a) * scale, exponent)
-            energy_b = power((load[b] + add_b) * scale, exponent)
-            energy_a += numbers[MEMORY] * max(0.0, (used[a] - size) / room[a] - 1.0)
-            energy_b += numbers[MEMORY] * max(0.0, (used[b] + size) / room[b] - 1.0)
-            rise, scaled = energy_a + energy_b - energy[a] - energy[b], factor
+            full_a = (used[a] - graph.size_bytes[x]) / room[a]
+            full_b = (used[b] + graph.size_bytes[x]) / room[b]
+            energy_a = power((load[a] + add_a) / scale) + price * max(0.0, full_a - 1.0)
+            energy_b = power((load[b] + add_b) / scale) + price * max(0.0, full_b - 1.0)
+            rise = added = energy_a + energy_b - energy[a] - energy[b]
             if penalty > 0.0:
-                cuts += numbers[CUTS]
-                scaled = power((1.0 + penalty * cuts) / base, exponent)
-                whole = 0.0
-                for d in range(len(load)):
-                    whole += energy[d]
-                rise = (whole + rise) * scaled - whole * factor
+                cuts = 1.0 + penalty * (numbers.cuts + cuts)
+                rise = (total + rise) * power(cuts / before) - total
             accepted = rise <= 0 or (
                 rise < 20.0 * heat and uniform(random) < np.exp(-rise / heat)
             )
@@ -316,14 +302,15 @@ def anneal_loads(
             if accepted:
                 load[a] += add_a
                 load[b] += add_b
-                energy[a], energy[b], factor = energy_a, energy_b, scaled
-                if load[a] < numbers[BEST] and load[b] < numbers[BEST]:
+                energy[a], energy[b] = energy_a, energy_b
+                total += added
+                if load[a] < numbers.best and load[b] < numbers.best:
                     note_best(graph, state, penalty)
             elif end == 2:
                 shift(graph, state, y, b)
                 load[a], load[b] = load_a, load_b
-        price = numbers[MEMORY] * (0.8 if note_best(graph, state, penalty) else 1.5)
-        numbers[MEMORY] = min(1e4, max(1e-3, price))
+        price *= 0.8 if note_best(graph, state, penalty) else 1.5
+        price = numbers.memory = min(1e4, max(1e-3, price))
         spent += rules.each * rules.proposals
     return spent
 
@@ -354,19 +341,14 @@ def grow(graph: LoadGraph, state: State, seed: int, first: int, most: int) -> in
 
 
 @compiled
-def exchange(
-    graph: LoadGraph, state: State, device: int, size: int, random: RandomState
-) -> int:
-    """Add groups to a block that leave its new device, until it has room there.
-
-    They are neighbours, too, around any group of the device. Returns the end.
-    """
+def exchange(graph: LoadGraph, state: State, device: int, size: int) -> int:
+    """Add neighbours to a block that leave its new device, until it has room there."""
     place, block = state.place, state.block
     need = state.used[device] - graph.capacity_bytes[device]
     for i in range(size):
         need += graph.size_bytes[block[i]]
     for _ in range(30 if need > 0 else 0):
-        y = below(random, len(place))
+        y = below(state.random, len(place))
         if place[y] == device:
             last, end = grow(graph, state, y, size, len(place) - size), size
             while end < last and need > 0:
@@ -381,18 +363,16 @@ def anneal_step(
     graph: LoadGraph,
     rules: Rules,
     state: State,
-    movable: Ints,
-    tasks: Tasks,
     spent: float,
     until: float,
-    random: RandomState,
+    tasks: Tasks,
 ) -> float:
     """As `anneal_loads`, of the makespan of a step."""
     place, used, numbers, block = state.place, state.used, state.numbers, state.block
-    room = graph.capacity_bytes
+    movable, random, room = state.movable, state.random, graph.capacity_bytes
     while spent < until:
         heat = (rules.cold / rules.hot) ** min(1.0, spent / rules.steps)
-        heat *= rules.hot * numbers[BEST]
+        heat *= rules.hot * numbers.best
         for _ in range(rules.proposals):
             x, size, end = movable[below(random, len(movable))], 1, 1
             if uniform(random) < _GUIDED:
@@ -405,10 +385,10 @@ def anneal_step(
             else:
                 b = propose(graph, place, x, random)
                 if uniform(random) < _BLOCKS:
-                    most = int(np.exp(uniform(random) * np.log(rules.largest)))
-                    size = grow(graph, state, x, 0, 1 + most)
+                    most = (len(place) / 3) ** uniform(random)
+                    size = grow(graph, state, x, 0, 1 + int(most))
                 if a != b:
-                    end = exchange(graph, state, b, size, random)
+                    end = exchange(graph, state, b, size)
             if a == b or not graph.allowed[x, b]:
                 continue
             room_a, room_b = max(room[a], used[a]), max(room[b], used[b])
@@ -416,19 +396,19 @@ def anneal_step(
                 shift(graph, state, block[i], b if i < size else a)
             value, fits = np.inf, used[a] <= room_a and used[b] <= room_b
             if fits and is_legal(graph, rules, state, end, a, b):
-                limit = numbers[VALUE] - heat * np.log(1.0 - uniform(random))
-                cut = 1.0 + rules.cut_penalty * numbers[CUTS]
+                limit = numbers.value - heat * np.log(1.0 - uniform(random))
+                cut = 1.0 + rules.cut_penalty * numbers.cuts
                 value = makespan(tasks, place, limit / cut) * cut
                 spent += STEPS_PER_RUN
             if value == np.inf:
                 for i in range(end):
                     shift(graph, state, block[i], a if i < size else b)
                 continue
-            numbers[VALUE] = value
-            if value < numbers[BEST]:
-                numbers[BEST] = value
+            numbers.value = value
+            if value < numbers.best:
+                numbers.best = value
                 for group in range(len(place)):
                     state.best[group] = place[group]
-        spent += rules.each * rules.proposals + STEPS_PER_EVENT * tasks.counted[EVENTS]
-        tasks.counted[EVENTS] = 0
+        spent += rules.each * rules.proposals + STEPS_PER_EVENT * tasks.counted.events
+        tasks.counted.events = 0
     return spent

@@ -22,10 +22,7 @@ class Budget:
         on_progress: Callable[[float, float], None] | None = None,
         until_found: bool = False,
     ) -> None:
-        """Without `effort` the steps of the time limit on a typical core.
-
-        With `until_found` nothing is left as soon as a value is reported.
-        """
+        """By default the steps of the time limit; `until_found`: to the first value."""
         if effort is None:
             effort = math.ceil(min(time_limit, 1e9) * STEPS_PER_SECOND)
         self.effort, self.spent, self.ended_by_clock = effort, 0, False

@@ -70,6 +70,7 @@ def entry(function: Function, *, inner: bool = False) -> Function:
             no_cpython_wrapper=inner,
             error_model="numpy",
             _nrt=False,
+            no_rewrites=True,
             fastmath={"nsz", "arcp", "contract", "afn"},
         )
     finally:
@@ -81,15 +82,9 @@ def compiled(function: Function) -> Function:
     return entry(function, inner=True)
 
 
-def is_compiled(objective: str) -> bool:
-    """Whether what the search for an objective runs is in the cache folder."""
-    return _CACHE is not None and (_CACHE / objective).exists()
-
-
-def mark_compiled(objective: str) -> None:
-    """Note that what the search for an objective runs is in the cache folder."""
-    if _CACHE is not None:
-        (_CACHE / objective).touch()
+def is_compiled(name: str) -> bool:
+    """Whether the entry of this name is in the cache folder."""
+    return _CACHE is not None and any(_CACHE.rglob(f"*.{name}-*.nbi"))
 
 
 def random_state(seed: int) -> RandomState:

@@ -17,8 +17,7 @@ class LoadGraph(NamedTuple):
 
     `seconds` is per group and kind of device, `net_seconds` per net and kind; the
     producer is the first pin of a net, `net_weight` the cuts that each of its further
-    devices counts for. `successors` and `predecessors` hold the edges
-    of the forward pass. Groups in `apart` may not share a device.
+    devices counts for. `successors` and `predecessors` are of the forward pass.
     """
 
     seconds: Floats
@@ -59,6 +58,11 @@ def rows_of(lists: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
     return start, np.array([item for one in filled for item in one], np.int64)
 
 
+def owners(start: Ints) -> Ints:
+    """The row of each item."""
+    return np.repeat(np.arange(len(start) - 1), np.diff(start))
+
+
 def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
     """The graph of clusters; equal nets are merged, those inside a cluster dropped.
 
@@ -66,7 +70,7 @@ def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
     producer stays the first pin.
     """
     nets = len(graph.net_start) - 1
-    net = np.repeat(np.arange(nets), np.diff(graph.net_start))
+    net = owners(graph.net_start)
     producer = cluster[graph.net_pins[graph.net_start[:-1]]]
     pins = cluster[graph.net_pins]
     start, pins = rows(net, pins + count * (pins != producer[net]), nets)
@@ -82,7 +86,6 @@ def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
     net_start = np.concatenate(([0], np.cumsum(sizes)))
     offset = np.repeat(start[chosen] - net_start[:-1], sizes)
     net_pins = pins[np.arange(net_start[-1]) + offset]
-    number = np.repeat(np.arange(len(chosen)), sizes)
     edges = _pairs(graph.successor_start, graph.successors, cluster)
     return LoadGraph(
         _sums(cluster, graph.seconds, count),
@@ -94,7 +97,7 @@ def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
         net_pins,
         _sums(merged, graph.net_seconds[crossing], len(chosen)),
         np.bincount(merged, graph.net_weight[crossing], len(chosen)).astype(np.int64),
-        *rows(net_pins, number, count),
+        *rows(net_pins, owners(net_start), count),
         *rows(*edges, count),
         *rows(*edges[::-1], count),
         *rows(*_pairs(graph.apart_start, graph.apart, cluster), count),
@@ -111,7 +114,7 @@ def rows(rows: Ints, items: Ints, count: int) -> tuple[Ints, Ints]:
 
 def _pairs(start: Ints, items: Ints, cluster: Ints) -> tuple[Ints, Ints]:
     """Clusters of the two ends of every edge between two clusters."""
-    a, b = cluster[np.repeat(np.arange(len(start) - 1), np.diff(start))], cluster[items]
+    a, b = cluster[owners(start)], cluster[items]
     return a[a != b], b[a != b]
 
 
@@ -136,8 +139,7 @@ def loads(graph: LoadGraph, assignment: npt.ArrayLike) -> list[float]:
 def pins_per_device(graph: LoadGraph, place: Ints) -> Ints:
     """How many groups of every net are on every device."""
     nets, devices = len(graph.net_start) - 1, len(graph.capacity_bytes)
-    net = np.repeat(np.arange(nets), np.diff(graph.net_start))
-    keys = net * devices + place[graph.net_pins]
+    keys = owners(graph.net_start) * devices + place[graph.net_pins]
     return np.bincount(keys, minlength=nets * devices).reshape(nets, devices)
 
 
@@ -155,6 +157,5 @@ def cut_size(graph: LoadGraph, assignment: npt.ArrayLike) -> int:
 
 def is_allowed(graph: LoadGraph, place: Ints) -> bool:
     """Whether groups are on devices that they may use, and apart where they must be."""
-    group = np.repeat(np.arange(len(place)), np.diff(graph.apart_start))
-    together = np.any(place[group] == place[graph.apart])
+    together = np.any(place[owners(graph.apart_start)] == place[graph.apart])
     return bool(graph.allowed[np.arange(len(place)), place].all()) and not together

@@ -21,6 +21,7 @@ search goes on where a shorter one ends, and its answer is never worse.
 """
 
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -28,21 +29,16 @@ from typing import NamedTuple
 import numpy as np
 
 from splitnet.planner.engine.annealing import (
-    BEST,
     CONTIGUITIES,
-    CUTS,
     STEPS_PER_EVENT,
     STEPS_PER_RUN,
-    VALUE,
     Rules,
     anneal_loads,
     anneal_step,
     state_of,
 )
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.coarsening import fused, member_of, merge_edges
 from splitnet.planner.engine.compiler import random_state
-from splitnet.planner.engine.functions import merged
 from splitnet.planner.engine.load_graph import (
     Bools,
     Floats,
@@ -54,8 +50,15 @@ from splitnet.planner.engine.load_graph import (
     pins_per_device,
 )
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.starts import chain_partition, list_schedule, random_order
-from splitnet.planner.engine.tasks import EVENTS, Tasks, tasks_of
+from splitnet.planner.engine.starts import (
+    chain_partition,
+    fused,
+    list_schedule,
+    member_of,
+    merge_edges,
+    random_order,
+)
+from splitnet.planner.engine.tasks import Tasks, merged, tasks_of
 from splitnet.planner.engine.uncompiled import repaired, with_bytes_as_seconds
 from splitnet.planner.problem import (
     Problem,
@@ -67,7 +70,7 @@ from splitnet.planner.problem import (
 )
 
 _STEPS_PER_PEAK = 25
-"""Steps that it takes per unit to know what devices hold at their peaks."""
+"""Steps per unit of a simulation with what devices hold."""
 
 _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 """Steps of a proposal, of a net of its group, and of a call whose path is followed."""
@@ -89,32 +92,19 @@ turn has helped."""
 
 
 class Incumbent(NamedTuple):
-    """An assignment and its value, infinite if it breaks a constraint.
-
-    `margin` are bytes by which its peaks are above sums, or those of what was found
-    from it and had no room.
-    """
+    """An assignment and its value; bytes by which peaks near it are above sums."""
 
     value: float
     place: Ints
     margin: Floats = np.zeros(0)
 
 
-class _Search:
-    """What the turns of one search share.
+_Level = tuple[Problem, Tasks | None]
+"""What is annealed: a problem, and the tasks of its step if its makespan counts."""
 
-    Attributes:
-        construct: Fraction of the steps for chain partitions.
-        combine: Of the turns that begin with a good assignment, those that begin with
-            what two have in common.
-        steps: Of a turn, beside the fractions `growth` of those so far for turns that
-            begin anew and for others.
-        hot: Least temperature to begin with, of a power of the value.
-        best: The best assignment found; its value counts cuts.
-        nearest: How full its fullest device is, and what else is the least bad.
-        margin: Bytes by which peaks are above sums, of assignments like the last ones.
-        ratio: Peaks over sums of the last one, by device.
-    """
+
+class _Search:
+    """What the turns of one search share."""
 
     def __init__(
         self,
@@ -130,25 +120,31 @@ class _Search:
         self.units, self.turns, self.constructed = len(problem.group_of_unit), 0, 0
         groups, self.free = problem.group_count, contiguity == "free"
         self.tasks = tasks_of(problem) if objective == "latency" else None
-        self.steps, self.hot = max(10_000.0, 20.0 * groups), 0.01
+        # Steps of a turn, beside fractions of those so far, of turns that begin anew
+        # and of others; the fraction of steps for chain partitions; of the other turns,
+        # those that begin with what two good assignments have in common; and the least
+        # temperature to begin with, of the power of loads.
+        self.steps = max(10_000.0, 20.0 * groups)
         if self.tasks is not None:
             events = self.units * (7 if problem.functions is None else 4)
             self.whole = STEPS_PER_RUN + STEPS_PER_EVENT * events
             self.steps, self.growth = max(3000.0, 300 * self.whole), (0.06, 0.25)
-            self.construct, self.combine = 0.1 * (not self.free), 0.1
+            self.construct = 0.1 * (not self.free)
+            self.combine, self.hottest = 0.1, 0.01
         elif self.free:
-            self.construct, self.combine = 0.08, 0.6
-            self.growth, self.hot = (0.004, 0.004), 0.05
+            self.construct, self.combine, self.hottest = 0.08, 0.6, 0.05
+            self.growth = 0.004, 0.004
         else:
-            self.construct, self.combine = 0.5, 0.0
+            self.construct, self.combine, self.hottest = 0.5, 0.0, 0.01
             self.growth, self.steps = (0.01, 0.01), 2 * self.steps
+        self.hot = self.end = 0.0  # of this turn
         self.kind = np.array(equivalent_devices(problem))
+        # Bytes by which peaks are above sums, of assignments like the last ones.
         self.margin = np.zeros(problem.device_count)
-        self.ratio = np.ones(problem.device_count)
         self.elite: list[Incumbent] = []
         self.helped = [1.0, 1.0]  # how often an old or a new start did, of late
-        self.chain = self.best = Incumbent(inf, np.zeros(groups, np.int64))
-        self.nearest = self.best
+        self.best = Incumbent(inf, np.zeros(groups, np.int64))
+        self.nearest = self.best  # the value is how full its fullest device is
 
     def takes(self, value: float) -> bool:
         """Whether an assignment of this value would be one of the best."""
@@ -159,10 +155,7 @@ class _Search:
         )
 
     def keep(self, place: Ints) -> Floats | None:
-        """Add an assignment to the best ones if it keeps all constraints.
-
-        If only its peaks have no room: the bytes by which they are above sums.
-        """
+        """Add to the best if allowed; what lacks if only its peaks have no room."""
         problem, graph = self.problem, self.problem.graph
         if not is_allowed(graph, place):
             return None
@@ -177,8 +170,6 @@ class _Search:
         if peaks:
             held = problem.held_bytes(place)
             self.budget.spend(_STEPS_PER_PEAK * self.units)
-            sums, most = np.bincount(self.kind, used), np.bincount(self.kind, held)
-            self.ratio = (np.maximum(most, 1.0) / np.maximum(sums, 1.0))[self.kind]
             fits, above = bool(np.all(held <= self.capacity)), held - used
             usual = np.maximum(above, _KEPT * self.margin)
             self.margin = np.where(held > self.capacity, above, usual)
@@ -246,49 +237,22 @@ class _Search:
         target, self.turns = self.problem, self.turns + 1
         odd = self.objective == "throughput" and self.turns % 2
         if self.objective == "memory" or not (known or odd):
-            # Bytes for seconds, as many more as peaks were above sums.
-            scale, room = 1.0 / self.ratio, target.graph.capacity_bytes
+            scale, room = np.ones(len(self.capacity)), target.graph.capacity_bytes
             if not known:
-                scale, room = scale * np.maximum(self.capacity, 1.0), room + inf
+                scale, room = np.maximum(room, 1.0), room + inf
             target, tasks = with_bytes_as_seconds(target, scale, room), None
         self.budget.spend(200)
         if self.constructed < self.construct * began:
-            self.keep(self._chain_partition(target, tasks))
+            # Mostly of an order near that of the best one.
+            best, near = self.best.place, known and self.random.random() < 0.75
+            line = device_line(target, best) if near else None
+            stage = None if line is None else line[best]
+            order = random_order(target.graph, self.random, stage)
+            found = chain_partition(target.graph, self.kind, order, self.budget)
+            self.keep(self.nearest.place if found is None else found)
             self.constructed += self.budget.spent - began
-        elif known and self.objective == "memory" and self.turns % 4 == 0:
-            self._relieve()
         else:
             self._improve(target, tasks)
-
-    def _relieve(self) -> None:
-        """Move a group off the fullest device of the best assignment, if that helps."""
-        value, place, _ = self.best
-        held = self.problem.held_bytes(place)
-        self.budget.spend(_STEPS_PER_PEAK * self.units)
-        groups = np.flatnonzero(place == held.argmax())
-        for group in self.random.permutation(groups)[:20]:
-            for device in np.flatnonzero(self.problem.graph.allowed[group]):
-                other = place.copy()
-                other[group] = device
-                self.keep(other)
-                if self.best.value < value or not self.budget.left:
-                    return
-
-    def _chain_partition(self, target: Problem, tasks: Tasks | None) -> Ints:
-        """A chain partition, mostly of an order near that of the best one."""
-        graph, most, stage = target.graph, inf, None
-        if tasks is None and self.chain.value < inf:
-            most = self.chain.value * (1 - 1e-9)
-            if self.random.random() < 0.75:
-                line = device_line(target, self.chain.place)
-                stage = None if line is None else line[self.chain.place]
-        order = random_order(graph, self.random, stage)
-        found = chain_partition(graph, self.kind, order, self.budget, most)
-        if found is None:
-            return self.nearest.place
-        if tasks is None:
-            self.chain = Incumbent(max(loads(graph, found)), found)
-        return found
 
     def _improve(self, target: Problem, tasks: Tasks | None) -> None:
         """Anneal a new assignment, a good one, or what two good ones share."""
@@ -315,56 +279,45 @@ class _Search:
                 clusters = groups
         spent = min(self.budget.spent, 1000 * self.steps)
         steps = self.steps + self.growth[not new] * spent
-        hot, anew = self.hot * 6.0 ** random.random(), new and self.free
+        self.hot, anew = self.hottest * 6.0 ** random.random(), new and self.free
         for _ in range(_CORRECTIONS):
-            most = max(int(clusters), 2 * target.device_count)
-            how = steps, most, hot, anew
-            start = keep = self._multilevel(target, start, keep, tasks, *how)
+            self.end, level = self.budget.spent + steps, (target, tasks)
+            start = keep = self._multilevel(level, start, keep, clusters, new=anew)
             above = self.keep(start)
             if above is None or tasks is None or not self.budget.left:
                 break
             margin[:] = np.maximum(margin, above)
             target, anew = self.with_room(above), False
-            steps, clusters, hot = steps / 4, groups, 0.01
+            steps, clusters, self.hot = steps / 4, groups, 0.01
         helped = any(a is not b for a, b in zip(self.elite, good))
         self.helped[new] += _RECENT * (helped - self.helped[new])
 
     def _multilevel(
-        self,
-        here: Problem,
-        place: Ints,
-        keep: Ints,
-        tasks: Tasks | None,
-        steps: float,
-        clusters: int,
-        hot: float,
-        new: bool,
+        self, level: _Level, place: Ints, keep: Ints, clusters: float, *, new: bool
     ) -> Ints:
         """Merge groups, anneal the clusters, and refine while they are taken apart.
 
-        What differs in `keep` is not merged. A `new` assignment of the clusters is a
-        list schedule, or random. Without tasks, loads are minimised.
+        What differs in `keep` is not merged. A `new` assignment is made of clusters.
         """
-        levels: list[tuple[Problem, Ints, Tasks | None]] = []
-        random, room = self.random, here.graph.capacity_bytes
-        limited, fastest = np.isfinite(room), here.graph.seconds.min(axis=1).sum()
+        finer: list[tuple[_Level, Ints]] = []
+        (here, tasks), random = level, self.random
+        room, fastest = here.graph.capacity_bytes, here.graph.seconds.min(axis=1).sum()
+        limited = np.isfinite(room)
         shared = fastest / (int(limited.sum()) or len(room))  # by equal devices
-        limits = (
-            float(shared * random.choice([0.3, 0.6, 1.0])),
-            0.5 * float(room.max(initial=0.0, where=limited)) or inf,
+        rating, size = (
+            random.choice([0.0, 0.15, 0.3, 0.5]),
+            random.choice([0.3, 0.6, 1]),
         )
-        exponent = 12 if tasks is not None or random.random() < 0.67 else 24
-        rating = float(random.choice([0.0, 0.15, 0.3, 0.5]))
-        end = self.budget.spent + steps
-        while (groups := here.group_count) > clusters:
-            finer = max(clusters, groups // 2)
-            finer = clusters if finer < 1.5 * clusters else finer
-            graph = here.graph
-            cluster, count = merge_edges(graph, keep, finer, random, rating, *limits)
+        most = size * shared, 0.5 * room.max(initial=0.0, where=limited) or inf
+        target = max(int(clusters), 2 * here.device_count)
+        while (groups := here.group_count) > target:
+            count = max(target, groups // 2)
+            count = target if count < 1.5 * target else count
+            cluster, count = merge_edges(here, keep, count, random, rating, most)
             if count > 0.95 * groups:
                 break
-            self.budget.spend(200 + 0.3 * len(graph.net_pins))
-            levels.append((here, cluster, tasks))
+            self.budget.spend(200 + 0.3 * len(here.graph.net_pins))
+            finer.append(((here, tasks), cluster))
             here = contract(here, cluster, count)
             place = member_of(cluster, count, place)
             keep = member_of(cluster, count, keep)
@@ -372,97 +325,72 @@ class _Search:
                 self.budget.spend(400 + len(tasks.units))
                 tasks = merged(tasks, cluster)
         if new and tasks is not None:
-            noise = float(random.random())
-            place = list_schedule(here.graph, noise, random, self.state)
+            place = list_schedule(here.graph, random.random(), random, self.state)
         elif new:
             score = random.random(here.graph.allowed.shape) * here.graph.allowed
             place = score.argmax(axis=1)
         if self.free:
             place = repaired(here.graph, place)
-        share = 0.5 if levels else 1.0
+        share = 0.5 if finer else 1.0
         while True:
-            steps = share * max(0.0, end - self.budget.spent)
-            place = self._anneal(here, place, steps, hot, exponent, tasks)
-            if not levels:
+            place = self._anneal((here, tasks), place, share)
+            if not finer:
                 return place
-            here, cluster, tasks = levels.pop()
-            share, place = 1.0 / (len(levels) + 1), place[cluster]
-            hot = min(hot, 0.02)
+            (here, tasks), cluster = finer.pop()
+            share, place = 1.0 / (len(finer) + 1), place[cluster]
+            self.hot = min(self.hot, 0.02)
 
-    def _anneal(
-        self,
-        problem: Problem,
-        place: Ints,
-        steps: float,
-        hot: float,
-        exponent: int,
-        tasks: Tasks | None,
-    ) -> Ints:
-        """Cool down in so many steps, to the best assignment on the way."""
-        graph, budget = problem.graph, self.budget
-        movable = np.flatnonzero(graph.allowed.sum(axis=1) > 1)
-        if not len(movable):
+    def _anneal(self, level: _Level, place: Ints, share: float) -> Ints:
+        """Cool down in a share of the turn, to the best assignment on the way."""
+        (problem, tasks), budget, graph = level, self.budget, level[0].graph
+        state = state_of(graph, place, self.state)
+        if not len(state.movable):
             return place
-        state = state_of(graph, place)
-        penalty = 1 + problem.cut_penalty * state.numbers[CUTS]
+        penalty = 1 + problem.cut_penalty * state.numbers.cuts
         each = _STEPS_PER_PROPOSAL
         each += _STEPS_PER_NET * len(graph.group_nets) / len(place)
         if self.contiguity == "convex":
             each += _STEPS_PER_CALL * len(problem.forward.order)
-        steps = max(256 * each, steps)
-        proposals, cold = int(max(256, steps / each / 200)), 0.002
+        steps = max(256 * each, share * (self.end - budget.spent))
+        proposals, hot, cold = int(max(256, steps / each / 200)), self.hot, 0.002
         if tasks is not None:
-            proposals, hot, cold = 8, hot / exponent, 2e-5
-            value = makespan(tasks, place, inf) * penalty
-            state.numbers[BEST] = state.numbers[VALUE] = value
-            tasks.counted[EVENTS] = 0
+            proposals, hot, cold = 8, hot / 12, 2e-5
+            state.numbers.best = state.numbers.value = (
+                makespan(tasks, place, inf) * penalty
+            )
+            tasks.counted.events = 0
         elif np.all(state.used <= graph.capacity_bytes):
-            state.numbers[BEST] = state.load.max() * penalty
+            state.numbers.best = state.load.max() * penalty
         line = device_line(problem, place) if self.contiguity == "pipeline" else None
         rules = Rules(
-            *(steps, each, proposals, hot, cold, exponent),
-            max(2, len(place) // 3),
-            problem.cut_penalty,
+            *(steps, each, proposals, hot, cold, problem.cut_penalty),
             CONTIGUITIES.index(self.contiguity),
             np.arange(problem.device_count) if line is None else line,
             problem.forward,
             np.zeros(len(problem.forward.group), np.bool_),
         )
-        given, spent = (graph, rules, state, movable), 0.0
+        spent = 0.0
         while spent < steps and budget.left:
-            before, until = spent, min(steps, spent + 20_000.0)
-            if tasks is None:
-                spent = anneal_loads(*given, spent, until, self.state)
-            else:
-                spent = anneal_step(*given, tasks, spent, until, self.state)
+            given, before = (graph, rules, state, spent, min(steps, spent + 2e4)), spent
+            spent = anneal_step(*given, tasks) if tasks else anneal_loads(*given)
             budget.spend(spent - before)
-        return state.best if state.numbers[BEST] < inf else state.place
+        return state.best if state.numbers.best < inf else state.place
 
 
 def search(
     problem: Problem,
     objective: str,
     budget: Budget,
-    *,
     contiguity: str = "free",
     seed: int = 0,
-    starts: list[Ints] | None = None,
+    starts: Iterable[Ints] = (),
 ) -> Incumbent:
-    """The best assignment found; its value counts cuts and is infinite if none fits.
-
-    Args:
-        problem: What to place.
-        objective: "latency", "throughput" or "memory".
-        budget: How long.
-        contiguity: "free", "convex" or "pipeline".
-        seed: Of the random numbers.
-        starts: Assignments to begin with.
-    """
+    """The best assignment found; its value counts cuts and is infinite if none fits."""
     cluster = np.arange(problem.group_count)
     if contiguity == "pipeline":
         problem, cluster = fused(problem)
     one = _Search(problem, objective, contiguity, budget, seed)
-    one.begin([member_of(cluster, problem.group_count, s) for s in starts or []])
+    one.begin([member_of(cluster, problem.group_count, s) for s in starts])
     while budget.left or not one.turns:
         one.turn()
     found = one.best if one.best.value < inf else Incumbent(inf, one.nearest.place)

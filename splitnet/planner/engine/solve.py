@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf
 from time import monotonic
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +31,9 @@ from splitnet.simulator.step_graph import step_graph
 
 OBJECTIVES = ("latency", "throughput", "memory")
 
+_ENTRIES = {"latency": "anneal_step", "throughput": "anneal_loads"}
+"""What a search for an objective compiles last."""
+
 _LOGGER = logging.getLogger("splitnet")
 
 _PROGRAM_GROUPS, _PROGRAM_SHARE = 50, 0.2
@@ -48,9 +50,8 @@ _FIT_SECONDS = 1.0
 class Solution:
     """The best assignment found: a device number per group.
 
-    `value` is that of the objective, without cut penalty, and infinite if a constraint
-    is broken. `bound` is a lower bound of it. `ended_by_clock` says that the time ended
-    the search before its steps did, so that it may go differently the next time.
+    `value`, without cut penalty, is infinite if a constraint is broken. If the search
+    was `ended_by_clock`, before its steps, it may go differently the next time.
     """
 
     assignment: Ints
@@ -82,23 +83,19 @@ def value_of(
 
 
 def step_costs(problem: Problem) -> tuple[Callable[[Ints], tuple[float, int]], bool]:
-    """Makespan and copied bytes as a function of the assignment; if it is compiled.
-
-    It is if the compiled search is at hand: compiling it takes longer than 500 runs of
-    the interpreted event loop.
-    """
+    """Makespan and copied bytes of an assignment; compiled if that is at hand."""
     import splitnet.planner.engine.compiler as compiler
 
-    if compiler.INTERPRETED or not compiler.is_compiled("latency"):
+    if compiler.INTERPRETED or not compiler.is_compiled(_ENTRIES["latency"]):
         return problem.step_costs, False
     from splitnet.planner.engine.makespan import makespan
-    from splitnet.planner.engine.tasks import SENT, tasks_of
+    from splitnet.planner.engine.tasks import tasks_of
 
     tasks = tasks_of(problem)
 
     def costs(place: Ints) -> tuple[float, int]:
         seconds = float(makespan(tasks, place, inf))
-        return seconds, int(tasks.copies.bytes[: tasks.counted[SENT]].sum())
+        return seconds, int(tasks.copies.bytes[: tasks.counted.sent].sum())
 
     return costs, True
 
@@ -143,20 +140,34 @@ def solve(
     budget = Budget(seconds, effort, on_progress=on_progress, until_found=until_found)
     given = [np.asarray(start, np.int64) for start in starts]
     place, algorithm, proven = np.zeros(groups, np.int64), "none needed", False
+    bound = -inf
 
     def judge(place: Ints) -> float:
         return value_of(problem, objective, place, shape)
 
+    def solution() -> Solution:
+        value = judge(place)
+        return Solution(
+            *(place, value, min(max(bound, 0.0), value), algorithm),
+            *(budget.ended_by_clock, value < inf),
+        )
+
     if groups and problem.graph.allowed.any(axis=1).all():
         if groups > _PROVEN_GROUPS and enough:
-            one = _one_device(problem, objective, judge, enough)
-            if one is not None:
-                return one
+            alone = [
+                p for p in single_devices(problem) if not cut_size(problem.graph, p)
+            ]
+            place = min(alone, key=judge, default=place)
+            bound = lower_bound(problem, objective)
+            if alone and judge(place) <= bound * (1 + enough):
+                algorithm = "comparison with the bound"
+                return solution()
         known = any(judge(start) < inf for start in given)
         if not known and (start := packed(problem, budget)) is not None:
             given.append(start)
-            if until_found and (value := judge(start)) < inf:
-                return Solution(start, value, 0.0, "packing", False, True)
+            if until_found and judge(start) < inf:
+                place, algorithm = start, "packing"
+                return solution()
         if groups <= _TREE_GROUPS:
             tree = BranchAndBound(problem, objective, judge, budget)
             tree.search(given)
@@ -166,9 +177,9 @@ def solve(
             known = tree.value < inf
             given = [*given, place] if known else given
         if not proven and (budget.left or not known):
-            place, algorithm = _searched(problem, objective, shape, budget, seed, given)
-    value = value_of(problem, objective, place, shape)
-    bound = 0.0
+            algorithm = "multilevel simulated annealing"
+            place = _searched(problem, objective, shape, budget, seed, given)
+    value = judge(place)
     if value < inf and proven and not problem.cut_penalty:
         bound = value
     elif value < inf and groups and prove:
@@ -177,22 +188,7 @@ def solve(
             limit = _PROGRAM_SHARE * time_limit
             hard = lower_bound(problem, objective, hard=True, time_limit=limit)
             bound = max(bound, hard)
-    clock = budget.ended_by_clock
-    return Solution(place, value, min(bound, value), algorithm, clock, value < inf)
-
-
-def _one_device(
-    problem: Problem, objective: str, judge: Callable[[Ints], float], enough: float
-) -> Solution | None:
-    """The best device for everything, if that has no transfers and is good enough."""
-    whole = [p for p in single_devices(problem) if not cut_size(problem.graph, p)]
-    values = [judge(place) for place in whole]
-    value = min(values, default=inf)
-    if value == inf or value > lower_bound(problem, objective) * (1 + enough):
-        return None
-    bound = min(value, lower_bound(problem, objective))
-    place = whole[values.index(value)]
-    return Solution(place, value, bound, "comparison with the bound", False, True)
+    return solution()
 
 
 def _searched(
@@ -202,26 +198,28 @@ def _searched(
     budget: Budget,
     seed: int,
     starts: list[Ints],
-) -> tuple[Ints, str]:
-    """The best assignment that is found with numba, and the name of the algorithm."""
+) -> Ints:
+    """The best assignment that is found with numba."""
     began = monotonic()
-    known = any(
-        value_of(problem, objective, place) < inf
-        for place in (*starts, *single_devices(problem))
-    )
     if objective == "latency":
         warm_up(objective)
-    if not (objective == "latency" and contiguity == "free" and known):
+    if (
+        objective != "latency"
+        or contiguity != "free"
+        or not any(
+            value_of(problem, objective, place) < inf
+            for place in (*starts, *single_devices(problem))
+        )
+    ):
         warm_up("throughput")  # loads, or bytes until something fits, are minimised
     budget.pause(monotonic() - began)
     from splitnet.planner.engine.search import search
 
-    rules: dict[str, Any] = {"contiguity": contiguity, "seed": seed}
-    found = search(problem, objective, budget, starts=starts, **rules)
+    found = search(problem, objective, budget, contiguity, seed, starts)
     if found.value == inf and not budget.until_found:  # longer than the time limit
         more = Budget(_FIT_SECONDS)
-        found = search(problem, objective, more, starts=[found.place], **rules)
-    return found.place, "multilevel simulated annealing"
+        found = search(problem, objective, more, contiguity, seed, [found.place])
+    return found.place
 
 
 @cache
@@ -229,10 +227,10 @@ def warm_up(*objectives: str) -> None:
     """Load what searches for objectives run; say so if it must be compiled first."""
     import splitnet.planner.engine.compiler as compiler
 
-    wanted = objectives or ("latency", "throughput")
+    wanted = objectives or tuple(_ENTRIES)
     if compiler.INTERPRETED:
         return
-    if not all(map(compiler.is_compiled, wanted)):
+    if not all(compiler.is_compiled(_ENTRIES[one]) for one in wanted):
         _LOGGER.warning("compiling the planner, once (this takes about 10 s)")
     from splitnet.planner.engine.search import search
 
@@ -245,14 +243,8 @@ def warm_up(*objectives: str) -> None:
         parts=tuple(Part(name) for name in names),
     )
     cluster = Cluster.of("2*gpu", "cpu")
-    everywhere = tuple(device.name for device in cluster)
-    sample = problem_of(
-        step_graph(graph, cluster, units="calls"),
-        cluster,
-        [Group((name,), everywhere) for name in names],
-        group_of_unit=range(len(names)),
-        cut_penalty=1e-3,
-    )
+    groups = [Group((name,), tuple(one.name for one in cluster)) for name in names]
+    step = step_graph(graph, cluster, units="calls")
+    sample = problem_of(step, cluster, groups, group_of_unit=range(len(names)))
     for objective in wanted:
-        search(sample, objective, Budget(60.0, 20_000))
-        compiler.mark_compiled(objective)
+        search(sample, objective, Budget(60.0, 200_000))

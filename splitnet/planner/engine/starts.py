@@ -1,4 +1,8 @@
-"""Starts of a search: chain partitions and list schedules.
+"""What a search begins with: merged groups, chain partitions and list schedules.
+
+Groups are merged along expensive edges: the coarsening of Hendrickson and Leland, "A
+Multilevel Algorithm for Partitioning Graphs" (1995), the ends of the most expensive
+edges first, with some noise.
 
 A chain partition cuts a random topological order into one interval per device, with a
 dynamic program in NumPy. A list schedule puts each group where it ends first, the most
@@ -6,13 +10,20 @@ urgent group first: HEFT of Topcuoglu, Hariri and Wu (2002), with noise for many
 different schedules.
 """
 
+from heapq import heapify, heappop, heappush
 from math import inf
 
+import networkx as nx
 import numpy as np
 
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import RandomState, entry, uniform
-from splitnet.planner.engine.load_graph import Bools, Floats, Ints, LoadGraph
+from splitnet.planner.engine.load_graph import Bools, Floats, Ints, LoadGraph, owners
+from splitnet.planner.engine.tasks import root_of
+from splitnet.planner.problem import Problem, contract
+
+_NOISE = 0.5
+"""Of the cost of an edge."""
 
 _STEPS_PER_PIN, _STEPS_PER_CELL = 0.05, 0.002
 """Steps of a pin for one sort of device, and of a cell of the dynamic program."""
@@ -23,6 +34,90 @@ _DEPTHS = 0.5, 0.9, 0.97, 1.0
 _MOST_STATES, _MOST_CELLS, _MOST_BLOCKS = 10_000, 20_000_000, 600
 """Size of the dynamic program: sets of devices used, those times blocks twice, and
 blocks."""
+
+
+def member_of(cluster: Ints, count: int, values: Ints) -> Ints:
+    """The value of a member of each cluster."""
+    found = np.empty(count, values.dtype)
+    found[cluster] = values
+    return found
+
+
+@entry
+def unite(
+    edges: Ints, parent: Ints, kind: Ints, sums: Floats, most: Floats, stop: int
+) -> None:
+    """Unite the ends of edges of one kind, in order, until `stop` sets are left.
+
+    No sum over a set is above its limit, of `sums[:, x]` of the members x.
+    """
+    left = len(parent)
+    for i in range(edges.shape[1]):
+        if left <= stop:
+            break
+        x, y = root_of(parent, edges[0, i]), root_of(parent, edges[1, i])
+        unites = x != y and kind[x] == kind[y]
+        for k in range(len(most)):
+            unites = unites and sums[k, x] + sums[k, y] <= most[k]
+        if unites:
+            parent[y] = x
+            left -= 1
+            for k in range(len(most)):
+                sums[k, x] += sums[k, y]
+    for x in range(len(parent)):
+        parent[x] = root_of(parent, x)
+
+
+def merge_edges(
+    problem: Problem,
+    keep: Ints,
+    target: int,
+    random: np.random.Generator,
+    rating: float,
+    most: tuple[float, float],
+) -> tuple[Ints, int]:
+    """Merge the ends of the most expensive edges until `target` clusters are left.
+
+    An edge ranks by the seconds of the nets from one end to the other, give or take
+    half of it, over the product of the ends' seconds to the power `rating`. Clusters
+    have so many seconds and bytes at `most`. Groups of different `keep`, of different
+    allowed devices, or both with `apart` constraints stay separate. Returns the cluster
+    of each group and the number of clusters.
+    """
+    graph, groups = problem.graph, problem.group_count
+    seconds = graph.seconds.min(axis=1, initial=inf)
+    net = owners(graph.net_start)
+    a, b = graph.net_pins[graph.net_start[:-1]][net], graph.net_pins
+    cost, real = graph.net_seconds.max(axis=1, initial=0.0)[net], a != b
+    ends = np.minimum(a, b) * groups + np.maximum(a, b)
+    pairs, at = np.unique(ends[real], return_inverse=True)
+    a, b = np.divmod(pairs, max(1, groups))
+    noise = 1 + _NOISE * (2 * random.random(len(pairs)) - 1)
+    rank = np.bincount(at, cost[real], len(pairs)) * noise
+    least = 1e-3 * seconds.mean() + 1e-300
+    rank /= ((seconds[a] + least) * (seconds[b] + least)) ** rating
+    order = np.argsort(-rank, kind="stable")
+    keys = np.random.default_rng(0).integers(2**63, size=1 + graph.allowed.shape[1])
+    kind = keep * keys[0] + graph.allowed @ keys[1:]  # equal if both are equal
+    sums = np.array([seconds, graph.size_bytes, np.diff(graph.apart_start) > 0])
+    parent, limits = np.arange(groups), np.array([*most, 1.0])
+    unite(np.array([a[order], b[order]]), parent, kind, sums, limits, target)
+    roots, cluster = np.unique(parent, return_inverse=True)
+    return cluster, len(roots)
+
+
+def fused(problem: Problem) -> tuple[Problem, Ints]:
+    """Merge groups on a common cycle: no pipeline separates them."""
+    graph, cluster = problem.graph, np.arange(problem.group_count)
+    source = owners(graph.successor_start).tolist()
+    flow = nx.DiGraph(zip(source, graph.successors.tolist()))
+    flow.add_nodes_from(cluster.tolist())
+    parts = list(nx.strongly_connected_components(flow))
+    if len(parts) < len(cluster):
+        for number, members in enumerate(parts):
+            cluster[list(members)] = number
+        problem = contract(problem, cluster, len(parts))
+    return problem, cluster
 
 
 def random_order(
@@ -36,32 +131,26 @@ def random_order(
     waits, depth = np.diff(graph.predecessor_start), random.choice(_DEPTHS)
     bound = (waits > 0) | (np.diff(graph.successor_start) > 0)
     start, after = graph.successor_start.tolist(), graph.successors.tolist()
-    at = [0] * len(waits) if stage is None else stage.tolist()
-    ready: list[list[int]] = [[] for _ in range(max(at, default=0) + 1)]
-    for u in random.permutation(np.flatnonzero(bound & (waits == 0))).tolist():
-        ready[at[u]].append(u)
-    draws = iter(random.random((2, len(waits))).T.tolist())
-    left, order = waits.tolist(), []
-    for s, here in enumerate(ready):
-        while here:
-            deep, draw = next(draws)
-            if deep >= depth:
-                i = int(draw * len(here))
-                here[i], here[-1] = here[-1], here[i]
-            u = here.pop()
-            order.append(u)
-            near = after[start[u] : start[u + 1]]
-            turn = int(draw * len(near))
-            for v in near[turn:] + near[:turn]:
-                left[v] -= 1
-                if not left[v]:
-                    ready[max(s, at[v])].append(v)
+    at = (np.zeros_like(waits) if stage is None else stage).tolist()
+    left, order = waits.tolist(), list[int]()
+    deep, noise = random.random((2, len(waits))).tolist()
+    roots = np.flatnonzero(bound & (waits == 0))
+    ready = [(at[u], 0.0, noise[u], u) for u in roots.tolist()]
+    heapify(ready)
+    while ready:
+        s, _, _, u = heappop(ready)
+        order.append(u)
+        for v in after[start[u] : start[u + 1]]:
+            left[v] -= 1
+            if not left[v]:
+                turn = -len(order) if deep[v] < depth else -len(left) * noise[v]
+                heappush(ready, (max(s, at[v]), turn, noise[v], v))
     if len(order) == len(waits):
         return np.array(order, np.int64)
     position = np.full(len(waits), inf)
     position[order] = np.arange(len(order))
     free, pins = position == inf, graph.net_pins
-    net = np.repeat(np.arange(len(graph.net_seconds)), np.diff(graph.net_start))
+    net = owners(graph.net_start)
     for _ in range(6):
         first, near = np.full(len(graph.net_seconds), inf), np.full(len(waits), inf)
         np.minimum.at(first, net, position[pins])
@@ -71,9 +160,9 @@ def random_order(
 
 
 def chain_partition(
-    graph: LoadGraph, sort: Ints, order: Ints, budget: Budget, most: float = inf
+    graph: LoadGraph, sort: Ints, order: Ints, budget: Budget
 ) -> Ints | None:
-    """The partition of an order with the least load; None if none is below `most`.
+    """The partition of an order with the least load; None if nothing fits.
 
     Dynamic program over (devices used of each sort, blocks placed), as in PipeDream
     (Narayanan et al. 2019); exact for the order and its blocks. A set of devices is a
@@ -84,10 +173,10 @@ def chain_partition(
     number[np.cumprod(number + 1.0) > _MOST_STATES] = 0
     radix: list[int] = np.cumprod([1, *number + 1]).tolist()
     states = radix.pop()
-    blocks = max(2, min(_MOST_BLOCKS, int((_MOST_CELLS / states) ** 0.5)))
-    bounds = _bounds(graph, order, blocks)
+    blocks = max(2, min(_MOST_BLOCKS, int((_MOST_CELLS / states) ** 0.5), len(order)))
+    bounds = np.linspace(0, len(order), blocks + 1).astype(np.int64)
     load = _interval_loads(graph, order, bounds, np.unique(sort, return_index=True)[1])
-    best, end = np.full((states, len(bounds)), most), len(bounds) - 1
+    best, end = np.full((states, len(bounds)), inf), len(bounds) - 1
     best[0, 0] = 0.0
 
     for s in range(1, states):
@@ -100,7 +189,7 @@ def chain_partition(
         + states * load.size * _STEPS_PER_CELL
     )
     s, place = states - 1, np.zeros(len(order), np.int64)
-    if not best[s, end] < most:
+    if best[s, end] == inf:
         return None
     left = [np.flatnonzero(sort == c).tolist() for c in range(len(number))]
     while s:
@@ -113,22 +202,6 @@ def chain_partition(
         place[order[bounds[begin] : bounds[end]]] = left[c].pop()
         s, end = s - radix[c], begin
     return place
-
-
-def _bounds(graph: LoadGraph, order: Ints, blocks: int) -> Ints:
-    """Bounds of so many blocks of an order at most, each where few seconds cross."""
-    groups = len(order)
-    if groups <= blocks:
-        return np.arange(groups + 1)
-    at, start = np.argsort(order), graph.net_start[:-1]
-    width = np.zeros(groups + 2)
-    if len(start):
-        seconds, ends = graph.net_seconds.max(axis=1), at[graph.net_pins]
-        np.add.at(width, np.minimum.reduceat(ends, start) + 1, seconds)
-        np.subtract.at(width, np.maximum.reduceat(ends, start) + 1, seconds)
-    parts = np.array_split(np.cumsum(width)[:groups], blocks)[1:]
-    first = np.cumsum([groups - sum(map(len, parts)), *map(len, parts[:-1])])
-    return np.array([0, *(first + [one.argmin() for one in parts]), groups])
 
 
 def _interval_loads(
@@ -157,12 +230,11 @@ def _interval_loads(
 
     sizes, start = np.diff(graph.net_start), graph.net_start[:-1]
     pins = block[graph.net_pins]
-    pins = pins[np.lexsort((pins, np.repeat(np.arange(len(sizes)), sizes)))]
+    pins = pins[np.lexsort((pins, owners(graph.net_start)))]
     low, high = pins[start], pins[graph.net_start[1:] - 1]
     before = np.insert(pins, start, -1)  # of every gap between pins
     after = np.insert(pins, graph.net_start[1:], count - 1)
-    owner = np.repeat(np.arange(len(graph.apart_start) - 1), np.diff(graph.apart_start))
-    ends = block[owner], block[graph.apart]
+    ends = block[owners(graph.apart_start)], block[graph.apart]
     together = around(np.minimum(*ends), np.maximum(*ends)) > 0
     size, load = within(graph.size_bytes), np.zeros((len(devices), count, count))
     for one, device in zip(load, devices):

@@ -1,14 +1,10 @@
 """Searches in plain Python: small plans never wait for a compiler.
 
-branch and bound   over all assignments, for problems so small that it ends. Groups are
-                   assigned from the largest on (Land and Doig 1960); of equal devices
-                   only the first unused one is tried.
-packing            starts that have room: next fit (Johnson 1973) along a topological
+branch and bound   Over all assignments (Land and Doig 1960), from the largest group on;
+                   of equal devices only the first unused one is tried.
+packing            Starts that have room: next fit (Johnson 1973) along a topological
                    order or, where groups are few, branch and bound over the fullest
-                   device.
-
-Sums of bytes leave out what is only there for a while, so the simulator's peaks correct
-the room of each device.
+                   device. Peaks of the simulator correct the room of each device.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +22,7 @@ from splitnet.planner.engine.load_graph import (
     bytes_per_device,
     cut_size,
     is_allowed,
+    owners,
 )
 from splitnet.planner.problem import (
     Problem,
@@ -48,10 +45,8 @@ def _lists(start: Ints, items: Ints) -> list[list[int]]:
 class BranchAndBound:
     """The best of all assignments, O(devices ** groups) at worst.
 
-    Attributes:
-        place: The best assignment found.
-        value: Its value with the cut penalty; infinite if nothing is feasible.
-        complete: Whether no assignment has a smaller value.
+    `value` is that of `place` with the cut penalty, infinite if nothing is feasible;
+    `complete` says that no assignment has a smaller one.
     """
 
     def __init__(
@@ -61,10 +56,8 @@ class BranchAndBound:
         value_of: Callable[[Ints], float],
         budget: Budget,
     ) -> None:
-        """Values are those of `value_of`: infinite for an assignment to refuse."""
         graph, groups = problem.graph, problem.group_count
         self.problem, self.value_of, self.budget = problem, value_of, budget
-        self.kind = graph.kind.tolist()
         self.capacity: list[float] = (graph.capacity_bytes * (1 + 1e-12)).tolist()
         self.size_bytes: list[float] = graph.size_bytes.tolist()
         cost = cost_per_device(problem, objective)
@@ -72,13 +65,8 @@ class BranchAndBound:
         self.allowed = [np.flatnonzero(row).tolist() for row in graph.allowed]
         self.apart = _lists(graph.apart_start, graph.apart)
         pays = graph.net_seconds * (objective == "throughput")
-        self.nets = list(
-            zip(
-                _lists(graph.net_start, graph.net_pins),
-                graph.net_weight.tolist(),
-                pays[:, graph.kind].tolist(),
-            )
-        )
+        pins, pays = _lists(graph.net_start, graph.net_pins), pays[:, graph.kind]
+        self.nets = list(zip(pins, graph.net_weight.tolist(), pays.tolist()))
         self.path = CriticalPath(problem) if objective == "latency" else None
         self.equal = equivalent_devices(problem)
         least, free = cost.min(axis=1), graph.allowed.sum(axis=1) > 1
@@ -89,17 +77,13 @@ class BranchAndBound:
         self.place, self.value, self.complete = np.zeros(groups, np.int64), inf, True
         self.done = 0.0  # about the fraction of the tree that is searched
         self.began = budget.spent
-        self.node_steps = 5 + len(graph.net_pins) / 3
-        if self.path is not None:
-            self.node_steps += 0.4 * self.path.size
+        path = self.path.size if self.path else 0
+        self.node_steps = 5 + len(graph.net_pins) / 3 + 0.4 * path
         units = len(problem.group_of_unit)
         self.leaf_steps = 20 + (60 if objective == "memory" else 30) * units
 
     def search(self, starts: Iterable[Ints]) -> None:
-        """Try single devices, the starts, and then all assignments that may be better.
-
-        Ends early with the budget, or where the tree is too large for it.
-        """
+        """Try single devices, the starts, and, within budget, what may be better."""
         for start in (*single_devices(self.problem), *starts):
             self._evaluate(start)
         self._assign(0, 1.0)
@@ -115,10 +99,7 @@ class BranchAndBound:
             self.budget.report(value)
 
     def _assign(self, depth: int, share: float) -> None:
-        """Assign the group at this depth in every way that may be better.
-
-        `share` is about the fraction of the tree that is below this node.
-        """
+        """Assign the group at this depth; about this share of the tree is below it."""
         self.budget.spend(self.node_steps)
         part, depths = (self.budget.spent - self.began) / _STEPS, len(self.order)
         slow = self.done < 0.5 * part - 0.02
@@ -126,34 +107,28 @@ class BranchAndBound:
         if not self.complete or not self.budget.left or hopeless:
             self.complete = False
             return
-        load, options = [0.0] * len(self.kind), list[int]()
+        load, used = [0.0] * len(self.capacity), [0.0] * len(self.capacity)
         for group, device in enumerate(self.assigned):
             if device >= 0:
                 load[device] += self.cost[group][device]
-        if self._bound(load.copy(), self.rest[depth]) < self.value * (1 - 1e-9):
-            if depth == depths:
-                self._evaluate(np.array(self.assigned, np.int64))
-            else:
-                options = self._options(self.order[depth], load)
-        for device in options:
-            self.assigned[self.order[depth]] = device
+                used[device] += self.size_bytes[group]
+        options = dict[int, int]()  # by device that is used, or sort of device
+        group = self.order[min(depth, depths - 1)]
+        size, cost = self.size_bytes[group], self.cost[group]
+        better = self._bound(load.copy(), self.rest[depth]) < self.value * (1 - 1e-9)
+        if better and depth == depths:
+            self._evaluate(np.array(self.assigned, np.int64))
+        elif better:
+            taken = set(self.assigned)
+            refused = {self.assigned[other] for other in self.apart[group]}
+            for d in self.allowed[group]:
+                if d not in refused and used[d] + size <= self.capacity[d]:
+                    options.setdefault(d if d in taken else -1 - self.equal[d], d)
+        for device in sorted(options.values(), key=lambda d: (load[d] + cost[d], d)):
+            self.assigned[group] = device
             self._assign(depth + 1, share / len(options))
-            self.assigned[self.order[depth]] = -1
-        if not options:
-            self.done += share
-
-    def _options(self, group: int, load: list[float]) -> list[int]:
-        """Devices that a group may use now, the least loaded first."""
-        used = [self.size_bytes[group]] * len(self.kind)
-        for other, device in enumerate(self.assigned):
-            if device >= 0:
-                used[device] += self.size_bytes[other]
-        taken, found = set(self.assigned), dict[int, int]()
-        refused = {self.assigned[other] for other in self.apart[group]}
-        for d in self.allowed[group]:
-            if d not in refused and used[d] <= self.capacity[d]:
-                found.setdefault(d if d in taken else -1 - self.equal[d], d)
-        return sorted(found.values(), key=lambda d: (load[d] + self.cost[group][d], d))
+            self.assigned[group] = -1
+        self.done += share * (not options)
 
     def _bound(self, load: list[float], rest: float) -> float:
         """What no assignment of the other groups, of `rest` seconds, can be below."""
@@ -180,14 +155,11 @@ _MOST_BALANCED, _BALANCED_STEPS = 100, 50_000
 def packed(problem: Problem, budget: Budget) -> Ints | None:
     """Groups in running order on the fastest devices; None if one device has room.
 
-    What has no room on any device is where there is most, so the assignment may break
-    a constraint. O(groups x devices) and some simulations, even without time.
+    It may break a constraint. O(groups x devices) and some simulations.
     """
     graph, capacity = problem.graph, problem.graph.capacity_bytes
-    seconds = graph.seconds.sum(axis=0)[graph.kind]
-    line = np.lexsort((-capacity, seconds))
-    whole = np.where(graph.allowed[:, line[0]], line[0], graph.allowed.argmax(axis=1))
-    best: Ints = whole
+    first = _line(graph)[0]
+    best: Ints = np.where(graph.allowed[:, first], first, graph.allowed.argmax(axis=1))
     if np.all(problem.held_bytes(best) <= capacity):
         return None
     groups, least, each = problem.group_count, inf, 30 * len(problem.group_of_unit)
@@ -201,7 +173,7 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
             if balanced:
                 place = _balanced(problem, room)
             else:
-                place = _filled(graph, np.full(groups, -1), order, room, line)
+                place = _filled(graph, np.full(groups, -1), order, room)
             held = problem.held_bytes(place)
             full = float((held / np.maximum(capacity, 1.0)).max())
             if full < least:
@@ -250,28 +222,26 @@ def repaired(graph: LoadGraph, place: Ints) -> Ints:
     """Move groups that may not be or have no room where they are, largest first."""
     full = bytes_per_device(graph, place) > graph.capacity_bytes
     wrong = ~graph.allowed[np.arange(len(place)), place] | full[place]
-    group = np.repeat(np.arange(len(place)), np.diff(graph.apart_start))
+    group = owners(graph.apart_start)
     wrong[group[place[group] == place[graph.apart]]] = True
     order = sorted(wrong.nonzero()[0].tolist(), key=lambda g: -graph.size_bytes[g])
     return _filled(graph, place, order, graph.capacity_bytes)
 
 
-def _filled(
-    graph: LoadGraph,
-    place: Ints,
-    order: Sequence[int],
-    room: Floats,
-    line: Ints | None = None,
-) -> Ints:
+def _line(graph: LoadGraph) -> Ints:
+    """Devices, the fastest first, of equal ones the one with most memory."""
+    return np.lexsort((-graph.capacity_bytes, graph.seconds.sum(axis=0)[graph.kind]))
+
+
+def _filled(graph: LoadGraph, place: Ints, order: Sequence[int], room: Floats) -> Ints:
     """Put groups, in this order, on devices that they may use and that have room.
 
-    Those that are well where they are stay. By next fit (Johnson 1973) along a line of
-    devices: with the group before, or on a later device; else on the fastest, of equal
-    ones on the emptiest. A group without a device goes where most is left at least.
+    Those that are well where they are stay. Next fit: with the group before, or on a
+    slower device; else on the fastest. Nowhere is room: where most is left.
     """
     place, known, at = place.copy(), place >= 0, 0
     used = np.bincount(place[known], graph.size_bytes[known], len(room))
-    rank = np.arange(len(room)) if line is None else np.argsort(line)
+    rank = np.argsort(_line(graph))
     for group in order:
         here, size = place[group], graph.size_bytes[group]
         others = place[graph.apart[slice(*graph.apart_start[group : group + 2])]]
@@ -280,11 +250,7 @@ def _filled(
         if here >= 0 and may[here] and used[here] <= room[here]:
             continue
         options = np.flatnonzero(may & (used + size <= room))
-        if len(options) and line is None:
-            seconds = graph.seconds[group, graph.kind[options]]
-            filled = np.where(np.isfinite(room), used, 0.0)[options]
-            target = options[np.lexsort((filled, seconds))[0]]
-        elif len(options):
+        if len(options):
             target = min(options, key=lambda d: (rank[d] < at, rank[d]))
             at = rank[target] if may.sum() > 1 else at
         elif here < 0:

@@ -20,7 +20,7 @@ tempfile.TemporaryFile = refused
 from splitnet.planner.engine import compiler
 assert compiler._CACHE is None
 doubled = compiler.entry(lambda x: 2 * x)
-assert doubled(21) == 42 and not compiler.is_compiled("latency")
+assert doubled(21) == 42 and not compiler.is_compiled("anneal_step")
 """
 
 INTERPRETED = """

@@ -5,9 +5,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from splitnet.planner.engine.functions import merged
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.tasks import tasks_of
+from splitnet.planner.engine.tasks import merged, tasks_of
 from tests.planner.engine.problems import calls_problem, step_problem
 
 
