@@ -117,7 +117,7 @@ class _Search:
         self.problem, self.objective, self.budget = problem, objective, budget
         self.contiguity, self.capacity = contiguity, problem.graph.capacity_bytes
         self.state, self.random = random_state(seed), np.random.default_rng(seed)
-        self.units, self.turns, self.constructed = len(problem.group_of_unit), 0, 0
+        self.units, self.constructed = len(problem.group_of_unit), 0
         groups, self.free = problem.group_count, contiguity == "free"
         self.tasks = tasks_of(problem) if objective == "latency" else None
         # Steps of a turn, beside fractions of those so far, of turns that begin anew
@@ -234,9 +234,8 @@ class _Search:
     def turn(self) -> None:
         """Construct an assignment, or improve the best ones."""
         began, known, tasks = self.budget.spent, bool(self.elite), self.tasks
-        target, self.turns = self.problem, self.turns + 1
-        odd = self.objective == "throughput" and self.turns % 2
-        if self.objective == "memory" or not (known or odd):
+        target = self.problem
+        if self.objective == "memory" or not known:
             scale, room = np.ones(len(self.capacity)), target.graph.capacity_bytes
             if not known:
                 scale, room = np.maximum(room, 1.0), room + inf
@@ -391,7 +390,8 @@ def search(
         problem, cluster = fused(problem)
     one = _Search(problem, objective, contiguity, budget, seed)
     one.begin([member_of(cluster, problem.group_count, s) for s in starts])
-    while budget.left or not one.turns:
+    one.turn()
+    while budget.left:
         one.turn()
     found = one.best if one.best.value < inf else Incumbent(inf, one.nearest.place)
     return Incumbent(found.value, found.place[cluster])
