@@ -247,4 +247,4 @@ def warm_up(*objectives: str) -> None:
     step = step_graph(graph, cluster, units="calls")
     sample = problem_of(step, cluster, groups, group_of_unit=range(len(names)))
     for objective in wanted:
-        search(sample, objective, Budget(60.0, 200_000))
+        search(sample, objective, Budget(60.0, 100_000))
