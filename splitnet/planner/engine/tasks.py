@@ -10,7 +10,7 @@ where that of the next record begins.
 Which units run as one function follows the rules of `simulator.units`: those on one
 device that are connected, with the same number of hops before them and after them, are
 a run; long runs are cut at seams. Functions are numbered in the order in which they
-run, as `planner.partitioning.functions` sorts its parts.
+run, as `planner.problem.functions_called` sorts its parts.
 """
 
 from typing import Any, NamedTuple, TypeAlias
