@@ -28,15 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from splitnet.planner.engine.annealing import (
-    CONTIGUITIES,
-    STEPS_PER_EVENT,
-    STEPS_PER_RUN,
-    Rules,
-    anneal_loads,
-    anneal_step,
-    state_of,
-)
+from splitnet.planner.engine import annealing
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import random_state
 from splitnet.planner.engine.load_graph import (
@@ -127,7 +119,7 @@ class _Search:
         self.steps = max(10_000.0, 20.0 * groups)
         if self.tasks is not None:
             events = self.units * (7 if problem.functions is None else 4)
-            self.whole = STEPS_PER_RUN + STEPS_PER_EVENT * events
+            self.whole = annealing.STEPS_PER_RUN + annealing.STEPS_PER_EVENT * events
             self.steps, self.growth = max(3000.0, 300 * self.whole), (0.06, 0.25)
             self.construct = 0.1 * (not self.free)
             self.combine, self.hottest = 0.1, 0.01
@@ -342,7 +334,7 @@ class _Search:
     def _anneal(self, level: _Level, place: Ints, share: float) -> Ints:
         """Cool down in a share of the turn, to the best assignment on the way."""
         (problem, tasks), budget, graph = level, self.budget, level[0].graph
-        state = state_of(graph, place, self.state)
+        state = annealing.state_of(graph, place, self.state)
         if not len(state.movable):
             return place
         penalty = 1 + problem.cut_penalty * state.numbers.cuts
@@ -361,9 +353,9 @@ class _Search:
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers.best = state.load.max() * penalty
         line = device_line(problem, place) if self.contiguity == "pipeline" else None
-        rules = Rules(
+        rules = annealing.Rules(
             *(steps, each, proposals, hot, cold, problem.cut_penalty),
-            CONTIGUITIES.index(self.contiguity),
+            annealing.CONTIGUITIES.index(self.contiguity),
             np.arange(problem.device_count) if line is None else line,
             problem.forward,
             np.zeros(len(problem.forward.group), np.bool_),
@@ -371,7 +363,11 @@ class _Search:
         spent = 0.0
         while spent < steps and budget.left:
             given, before = (graph, rules, state, spent, min(steps, spent + 2e4)), spent
-            spent = anneal_step(*given, tasks) if tasks else anneal_loads(*given)
+            spent = (
+                annealing.anneal_step(*given, tasks)
+                if tasks
+                else annealing.anneal_loads(*given)
+            )
             budget.spend(spent - before)
         return state.best if state.numbers.best < inf else state.place
 

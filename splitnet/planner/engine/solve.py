@@ -116,22 +116,20 @@ def solve(
 ) -> Solution:
     """The best assignment found for one of `OBJECTIVES`.
 
-    The same problem, seed and effort give the same answer unless the clock ends the
-    search.
+    It is minimised times 1 + cut penalty x cut size. The same problem, seed and effort
+    give the same answer unless the clock ends the search.
 
     Args:
         problem: What to place.
-        objective: What to minimise, times 1 + cut penalty x cut size.
+        objective: What to minimise.
         contiguity: "free" (or None), "convex" or "pipeline".
-        time_limit: Seconds after which the best so far is returned. Loading or
-            compiling the search is not counted.
+        time_limit: Seconds, without loading or compiling the search.
         effort: Steps of about a microsecond; those of the time limit by default.
         seed: Of the random numbers.
         starts: Assignments to begin with.
         on_progress: Called with the fraction done and the best value so far.
         prove: Whether to look for a lower bound, which is 0 otherwise.
-        until_found: Any assignment that keeps the constraints will do; none is looked
-            for longer than the time limit.
+        until_found: Any assignment that keeps the constraints will do.
         enough: All on one device, without transfers, will do if its value is no more
             than this fraction above the lower bound.
     """
