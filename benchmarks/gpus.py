@@ -144,7 +144,7 @@ def placed(options):
             one.compile("sgd", "mse", jit_compile=jit)
             began = time.perf_counter()
             one.train_on_batch(x, y)
-            first.append(round(time.perf_counter() - began, 1))
+            first.append(f"{time.perf_counter() - began:.1f}")
             times.append(seconds(one, x, y))
         ratios = "".join(f"{other / times[0]:11.3f}" for other in times[1:])
         print(

@@ -68,6 +68,7 @@ if TYPE_CHECKING:  # `as` says to type checkers that a name is public
     from splitnet.view.timeline import trace as trace
 
 # The imports above, for type checkers, are the one list of public names -> module.
+# Ignored below: a loader and the source it gives are optional for a type checker.
 _HOMES = {
     alias.name: str(node.module).removeprefix("splitnet.")
     for block in ast.parse(__spec__.loader.get_source(__name__)).body  # type: ignore

@@ -202,7 +202,7 @@ def trace_of(net: Net, upto: int) -> "NetTrace":
         try:
             for branch in net.branches[len(trace.results) : upto + 1]:
                 trace.results.append(trace.result(branch))
-        except Exception:
+        except Exception:  # is raised again; half a trace is not kept
             del _TRACES[net]
             raise
         return trace
