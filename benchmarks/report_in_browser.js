@@ -26,7 +26,7 @@ window.addEventListener("load", () => {
   if (moves.length) {
     page.reveal(Number(moves[0]));
     panel.querySelectorAll("input[type=radio]")[1].click();
-    found.move_gives_pins = document.querySelector(".pins input").value.startsWith('pins={"');
+    found.move_gives_pins = document.querySelector(".pins input").value.startsWith("pins={'");
   }
   const many = data.parts.findIndex((part) => part.tree);
   if (many >= 0) {

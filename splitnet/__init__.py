@@ -6,7 +6,6 @@ Importing this package loads neither TensorFlow nor Keras and patches nothing: e
 public name is imported from its module when it is first used.
 """
 
-import ast
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from splitnet.core.checks import checked
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # `as` says to type checkers that a name is public
+if TYPE_CHECKING:  # as in _MODULES below; `as` tells type checkers: public
     from splitnet.api import compare_strategies as compare_strategies
     from splitnet.api import largest_batch as largest_batch
     from splitnet.api import place as place
@@ -67,17 +66,46 @@ if TYPE_CHECKING:  # `as` says to type checkers that a name is public
     from splitnet.view.tables import table as table
     from splitnet.view.timeline import trace as trace
 
-# The imports above, for type checkers, are the one list of public names -> module.
-# Ignored below: a loader and the source it gives are optional for a type checker.
-_HOMES = {
-    alias.name: str(node.module).removeprefix("splitnet.")
-    for block in ast.parse(__spec__.loader.get_source(__name__)).body  # type: ignore
-    if isinstance(block, ast.If)
-    for node in block.body
-    if isinstance(node, ast.ImportFrom)
-    for alias in node.names
+_MODULES: dict[str, list[str]] = {
+    "splitnet.api": ["compare_strategies", "largest_batch", "place", "plan", "score"],
+    "splitnet.callbacks": ["PlacementCallback", "ResumeTraining"],
+    "splitnet.core.audit": ["Audit", "Finding"],
+    "splitnet.core.cluster": ["Cluster", "Device", "Link"],
+    "splitnet.core.costs": ["save_costs"],
+    "splitnet.core.errors": [
+        "AuditError",
+        "ConfigError",
+        "DeclarationError",
+        "DeviceError",
+        "InfeasibleError",
+        "PlanFileError",
+        "SplitnetError",
+        "WorkerError",
+    ],
+    "splitnet.core.graph": ["Graph"],
+    "splitnet.core.net": ["Net", "Ref"],
+    "splitnet.core.plan": ["Plan"],
+    "splitnet.planner.plan_file": ["load_plan"],
+    "splitnet.planner.what_if": ["sensitivity", "simulate"],
+    "splitnet.planner.workloads": ["read_workload"],
+    "splitnet.tf.audit.observe": ["audit"],
+    "splitnet.tf.emit": ["emit", "plan_of", "summary", "unplace"],
+    "splitnet.tf.parallel.data_parallel": ["data_parallel"],
+    "splitnet.tf.placement.overlay": ["placement_scope"],
+    "splitnet.tf.profiling.measure": ["measure"],
+    "splitnet.tf.profiling.profile_step": ["profile_step"],
+    "splitnet.tf.reading.read": ["read"],
+    "splitnet.tf.runtime.configure": ["configure", "force_cpu"],
+    "splitnet.tf.runtime.devices": ["local_cluster"],
+    "splitnet.tf.workers.connect": ["connect"],
+    "splitnet.tf.workers.start": ["local_workers"],
+    "splitnet.view.render": ["draw"],
+    "splitnet.view.report": ["report"],
+    "splitnet.view.tables": ["chart", "table"],
+    "splitnet.view.timeline": ["trace"],
 }
-__all__ = [*_HOMES, "__version__"]
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = [*_MODULE_OF, "__version__"]
 
 HOOKS.update(
     {
@@ -94,9 +122,9 @@ HOOKS.update(
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module, once (PEP 562); functions are checked."""
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'splitnet' has no attribute {name!r}")
-    value = getattr(import_module(f"splitnet.{_HOMES[name]}"), name)
+    value = getattr(import_module(_MODULE_OF[name]), name)
     if isinstance(value, FunctionType):
         value = checked(value)
     globals()[name] = value

@@ -228,6 +228,19 @@ def test_only_terminals_and_examples_print():
     assert printing == []
 
 
+def test_type_checkers_and_the_lazy_imports_see_the_same_names():
+    """The imports for type checkers have the names and modules of `_MODULES`."""
+    tree = ast.parse(Path(splitnet.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {}
+    for node in block.body:
+        for one in node.names:
+            assert one.asname == one.name
+            seen.setdefault(node.module, []).append(one.name)
+
+    assert seen == splitnet._MODULES
+
+
 @pytest.mark.tf
 def test_every_public_name_resolves():
     """Each name of `__all__` is there, and `dir` shows them; another is an error."""

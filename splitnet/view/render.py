@@ -36,7 +36,7 @@ from splitnet.view.tables import table
 from splitnet.view.timeline import dot_of_steps
 
 _FORMATS = ("svg", "png", "pdf", "dot")
-_CHILD = Path(__file__).with_name("graphviz_child.py")
+_CHILD = Path(__file__).with_stem("graphviz_child")  # .py, or .pyc
 # What precedes the picture, and names of nodes, which browsers show as tooltips.
 _NOT_DRAWN = re.compile(rb"\A[\s\S]*?(?=<svg)|<!--.*?-->\n|<title>[^<]*</title>\n")
 _MOST_SECONDS = 90.0

@@ -5,7 +5,7 @@ In the data of the page's script times are seconds; parts are numbers, in runnin
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
-from splitnet.core.timeline import Timeline, critical_path, waits
+from splitnet.core.timeline import Copy, Span, Task, Timeline, critical_path, waits
 from splitnet.planner.analysis import heaviest_moves, reason_text
 from splitnet.planner.evaluate import evaluator_of
 from splitnet.simulator.event_loop import run_step
@@ -166,6 +166,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
         return number[graph.call[call].part], at[call]
 
     sizes = diagram.tensor_sizes(graph).items()
+    links = diagram.links_of(plan, {name: str(n) for name, n in number.items()})
     found = {
         "objective": plan.objective,
         "value": plan.value,
@@ -183,38 +184,59 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
         ],
         "parts": [
             msgspec.to_builtins(known[name])
-            | {"id": name, "name": clean(name)}
-            | {"reason": reason_text(plan, plan[name])}
+            | {"pin": repr(name), "reason": reason_text(plan, plan[name])}
+            | {"seconds": [*known[name].seconds.values()]}
             | _layers(plan, name)
             for name in order
         ],
         "blocks": [
             _tree(diagram.block_of(its, look), number, shown) for its in lanes.values()
         ],
-        "links": diagram.links_of(plan, {name: name for name in order}),
+        "links": [
+            (int(x.source), int(x.target), x.bytes)
+            + (x.sent_bytes, x.returned_bytes, x.weights)
+            for x in links
+        ],
         "tensors": [(*layer(a), *layer(b), size) for (a, b), size in sizes],
         "moves": {number[part]: its for part, its in heaviest_moves(plan).items()},
-        "planned": _step(plan.timeline),
-        "measured": measured and _step(measured),
+        "planned": _step(plan.timeline, number),
+        "measured": measured and _step(measured, number),
         "memory": _memory(plan, number),
     }
     # ASCII: a name may hold what has no place in UTF-8.
-    text = json.dumps(msgspec.to_builtins(found), separators=(",", ":"))
+    text = json.dumps(_packed(msgspec.to_builtins(found)), separators=(",", ":"))
     return text.replace("<", "\\u003c")
+
+
+def _packed(value: Any) -> Any:
+    """Values for the page: clean texts, nine digits, and records as a table."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {key: _packed(one) for key, one in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    heads = list(value[0]) if value and isinstance(value[0], dict) else []
+    if heads and all(isinstance(one, dict) and [*one] == heads for one in value):
+        return {"heads": heads, "rows": [_packed([*one.values()]) for one in value]}
+    return [_packed(one) for one in value]
 
 
 def _layers(plan: Plan, part: str) -> dict[str, Any]:
     """The layers of a part; several are a tree."""
     calls, device = plan.graph.calls_of[part], plan.cluster[plan.device_of[part]]
+    costs, training = plan.costs, plan.training
     layers = [
         {
-            "name": clean(call.name),
-            "kind": clean(call.kind),
+            "name": call.name,
+            "kind": call.kind,
             "shapes": call.output_shapes,
-            "seconds": {
-                "forward": plan.costs.forward_seconds(call, device),
-                "backward": plan.training * plan.costs.backward_seconds(call, device),
-            },
+            "seconds": [
+                costs.forward_seconds(call, device),
+                training * costs.backward_seconds(call, device),
+            ],
             "weight_bytes": sum(plan.graph.weight[name].bytes for name in call.weights),
             "activation_bytes": call.activation_bytes,
         }
@@ -241,13 +263,28 @@ def _tree(
     }
 
 
-def _step(timeline: Timeline) -> dict[str, Any]:
-    """Tasks and copies, the critical path through them, and each device's gaps."""
+def _step(timeline: Timeline, number: Mapping[str, int]) -> dict[str, Any]:
+    """Tasks and copies, the critical path through them, and each device's gaps.
+
+    Parts are numbers, if the plan has them; events in the path and in gaps as well.
+    """
+    at = {event: n for n, event in enumerate((*timeline.tasks, *timeline.copies))}
+
+    def numbered(spans: Iterable[Span]) -> list[tuple[float | None, ...]]:
+        return [(at[one] if one else None, *times) for one, *times in spans]
+
+    def rows(events: Iterable[Task | Copy]) -> list[dict[str, Any]]:
+        its = [msgspec.to_builtins(event) for event in events]
+        for row in its:
+            for key in {"part", "source", "target"} & set(row):
+                row[key] = number.get(row[key], row[key])
+        return its
+
     return {
-        "tasks": timeline.tasks,
-        "copies": timeline.copies,
-        "path": critical_path(timeline) if timeline.copies else [],
-        "waits": waits(timeline),
+        "tasks": rows(timeline.tasks),
+        "copies": rows(timeline.copies),
+        "path": numbered(critical_path(timeline) if timeline.copies else ()),
+        "waits": {name: numbered(its) for name, its in waits(timeline).items()},
     }
 
 

@@ -1,10 +1,10 @@
 "use strict";
 // The placement explorer: lanes of boxes that open, their links, and a panel.
-const data = JSON.parse(document.getElementById("data").textContent);
-const { parts, devices } = data;
-// Of devices and parts by name.
-const place = new Map(devices.map((one, n) => [one.name, n])), number = new Map(parts.map((one, n) => [one.id, n]));
-const links = data.links.map((one) => [number.get(one.source), number.get(one.target), one.bytes, one.sent_bytes, one.returned_bytes, one.weights]);
+// Records come as a table of heads and rows.
+const data = JSON.parse(document.getElementById("data").textContent, (key, one) => !one?.heads ? one
+  : one.rows.map((row) => Object.fromEntries(one.heads.map((head, n) => [head, row[n]]))));
+const { parts, devices, links } = data;
+const place = new Map(devices.map((one, n) => [one.name, n]));
 const page = { listeners: [], lit: null };  // the views that follow the pointer
 const scaled = (count, step, units) => {
   let at = 0;
@@ -19,7 +19,7 @@ const shape = (sizes) => sizes.map((size) => size ?? "?").join(" × ") || "scala
 /** The colour of a device, lighter on a dark page. */
 const color = (device) => `color-mix(in srgb, ${devices[device].color} var(--tone), white)`;
 const sum = (its) => its.reduce((a, b) => a + b, 0);
-const spent = (its) => sum(its.flatMap((one) => Object.values(one.seconds)));
+const spent = (its) => sum(its.flatMap((one) => one.seconds));
 const after = parts.map(() => []), before = parts.map(() => []);
 for (const [source, target, , , , weights] of links) if (!weights) { after[source].push(target); before[target].push(source); }
 const reached = (from, next) => {
@@ -282,7 +282,7 @@ const light = (its) => {
     const few = (its) => its.slice(0, 12).join("\n") + (its.length > 12 ? `\nand ${its.length - 12} more` : "");
     const flow = (from, to, way) => one.layers ? [] : links.filter((link) => one.parts.includes(link[to]) && !one.parts.includes(link[from]))
       .sort((a, b) => b[2] - a[2]).map((link) => `${way} ${parts[link[from]].name}: ${bytes(link[2] || link[3])}${link[5] ? " of weights" : ""}`);
-    const phases = Object.keys(own[0].seconds).map((word) => [word, sum(own.map((each) => each.seconds[word]))]).filter((each) => each[1]);
+    const phases = ["forward", "backward", "update"].map((word, n) => [word, sum(own.map((each) => each.seconds[n] || 0))]).filter((each) => each[1]);
     rows([
       ["part", one.layers && part.name],
       ["device", devices[one.device].name],
@@ -322,7 +322,7 @@ const light = (its) => {
   const pins = () => {
     const box = document.querySelector(".pins");
     box.hidden = !moved.size;
-    const each = [...moved].map(([part, to]) => `${JSON.stringify(parts[part].id)}: ${JSON.stringify(to)}`);
+    const each = [...moved].map(([part, to]) => `${parts[part].pin}: ${JSON.stringify(to)}`);
     box.querySelector("input").value = `pins={${each.join(", ")}}`;
   };
   document.querySelector(".pins button").onclick = () => { document.querySelector(".pins input").select(); document.execCommand("copy"); };

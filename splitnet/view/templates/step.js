@@ -5,14 +5,19 @@
   const shade = (kind) => d3.interpolateViridis(0.05 + kind / 5.6);
   const frame = document.querySelector("#timeline .drawn"), tip = document.querySelector(".tip");
   const runs = [["planned", data.planned], ...(data.measured ? [["measured", data.measured]] : [])];
+  for (const [, run] of runs) {
+    const events = [...run.tasks, ...run.copies];  // spans have their numbers
+    for (const spans of [run.path, ...Object.values(run.waits)]) for (const span of spans) span[0] = events[span[0]];
+  }
+  const called = (part) => parts[part]?.name ?? part;  // what was measured may not be in the plan
   const length = (its) => sum(its.map((one) => one.stop - one.start));
   const longest = d3.max(runs, ([, run]) => d3.max([...run.tasks, ...run.copies], (one) => one.stop)) || 1;
   const x = d3.scaleLinear([0, longest], [0, 1]);
   const used = devices.filter((device) => runs.some(([, run]) => run.tasks.some((one) => one.device === device.name && one.stop > one.start)));
   const lane = (event) => event.device || `${event.source_device} → ${event.target_device}`;
   const sent = d3.rollups(data.planned.copies, (its) => its, lane).sort((a, b) => Math.round(1e9 * (length(b[1]) - length(a[1])))).slice(0, 10);
-  const says = (one) => one.device ? `the ${one.phase} of ${one.part} on ${one.device} (${time(one.stop - one.start)})`
-    : `the ${one.kind} of ${one.source}, ${lane(one)} (${time(one.stop - one.start)})`;
+  const says = (one) => one.device ? `the ${one.phase} of ${called(one.part)} on ${one.device} (${time(one.stop - one.start)})`
+    : `the ${one.kind} of ${called(one.source)}, ${lane(one)} (${time(one.stop - one.start)})`;
   const look = (device, phase) => {
     const own = color(place.get(device)), dark = phase === "update", ink = d3.lab(devices[place.get(device)].color).l > 62 && !dark ? "#000" : "#fff";
     return phase === "backward" ? { fill: `color-mix(in srgb, ${own} 30%, var(--paper))`, stroke: own } : { fill: dark ? `color-mix(in srgb, ${own} 55%, black)` : own, stroke: "none", ink };
@@ -54,12 +59,12 @@
     bars(plot, gaps, y, LANE);
     const pipelined = run.tasks.some((one) => one.microbatch);
     const tasks = run.tasks.filter((one) => one.device === name && one.stop > one.start).map((one) => ({
-      ...one, ...look(name, one.phase), key: one.phase, parts: number.has(one.part) ? [number.get(one.part)] : [],
-      text: `${one.part}\n${one.phase} on ${name}${pipelined ? `, micro-batch ${one.microbatch}` : ""}\n${time(one.stop - one.start)} from ${time(one.start)}`,
+      ...one, ...look(name, one.phase), key: one.phase, parts: parts[one.part] ? [one.part] : [],
+      text: `${called(one.part)}\n${one.phase} on ${name}${pipelined ? `, micro-batch ${one.microbatch}` : ""}\n${time(one.stop - one.start)} from ${time(one.start)}`,
     }));
     bars(plot, tasks, y + 2, LANE - 4);
     for (const one of tasks) {
-      const room = x(one.stop) - x(one.start), said = !pipelined ? one.part : one.phase === "update" ? "" : `#${one.microbatch}`;
+      const room = x(one.stop) - x(one.start), said = !pipelined ? called(one.part) : one.phase === "update" ? "" : `#${one.microbatch}`;
       if (said && room > said.length * 6 + 8 && x(one.start) >= LEFT) words(plot, said, (x(one.start) + x(one.stop)) / 2, y + LANE / 2 + 4, "inside").style("fill", one.ink);
     }
     const all = d3.max(run.tasks, (one) => one.stop) || 1, busy = length(tasks) / all, copies = length(gaps.filter((one) => one.copy)) / all;
@@ -92,8 +97,8 @@
     for (const [ends, its] of sent) {
       words(svg, `${ends}, ${bytes(sum(its.map((one) => one.bytes)))}`, 4, y + 9, "small");
       bars(plot, its.map((one) => ({
-        ...one, ...look(one.source_device, one.kind.includes("gradient") && "backward"), key: one.kind, parts: [number.get(one.source), number.get(one.target)],
-        text: `${one.kind}, ${one.source} → ${one.target}\n${bytes(one.bytes)} in ${time(one.stop - one.start)}`,
+        ...one, ...look(one.source_device, one.kind.includes("gradient") && "backward"), key: one.kind, parts: [one.source, one.target],
+        text: `${one.kind}, ${called(one.source)} → ${called(one.target)}\n${bytes(one.bytes)} in ${time(one.stop - one.start)}`,
       })), y + 1, THIN - 4);
       middle.set(ends, y + THIN / 2 - 1);
       y += THIN;
