@@ -38,7 +38,6 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
     ],
 )
 def test_wrong_options_are_named_all_at_once(name, value, allowed):
-    """Each option, what it may be, and what was received."""
     with pytest.raises(sn.DeclarationError) as caught:
         sn.plan(chain(), BOX, **{name: value})
     with pytest.raises(sn.DeclarationError, match="2 arguments are wrong") as both:
@@ -60,7 +59,6 @@ def test_a_cluster_that_is_none_is_named(cluster):
 
 
 def test_place_names_an_unknown_option():
-    """With the option that was probably meant."""
     said = "place: got an unexpected keyword argument 'pin'. Did you mean pins=?"
     with pytest.raises(sn.DeclarationError, match=re.escape(said)):
         sn.place(chain(), BOX, pin={"c0": "gpu:0"}, slack=0.1)
@@ -77,7 +75,6 @@ def test_verbs_that_pass_options_on_take_those_of_plan():
 
 @pytest.mark.parametrize("source", [None, 3, "model", [], BOX])
 def test_a_source_that_is_none_is_refused(source):
-    """What can be read is named."""
     with pytest.raises(sn.SplitnetError, match="model"):
         sn.plan(source, BOX)
 

@@ -36,7 +36,6 @@ TOO_LARGE = ("splitnet.planner.problem", "splitnet.planner")
 
 
 def modules_in(package):
-    """Every module of a package by its dotted name."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         name = ".".join(path.relative_to(package.parent).with_suffix("").parts)
@@ -91,13 +90,11 @@ def upward_imports(graph):
 
 
 def circles_in(graph):
-    """Modules that import each other, directly or through others."""
     found = nx.strongly_connected_components(graph)
     return sorted(sorted(circle) for circle in found if len(circle) > 1)
 
 
 def in_a_child(code):
-    """What a fresh Python prints for a program."""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
@@ -188,7 +185,6 @@ def test_files_and_folders_are_small_and_say_what_they_are_for():
 
 
 def test_every_hook_is_a_function():
-    """Each function that core calls by name is declared, and exists."""
     files = (PACKAGE / "core").rglob("*.py")
     used = {n for f in files for n in re.findall(r'hook\("(\w+)"\)', f.read_text())}
 
@@ -216,7 +212,6 @@ def test_import_and_help_load_no_framework_and_change_nothing():
 
 
 def test_only_terminals_and_examples_print():
-    """No module but the command line's calls print()."""
     printing = [
         name
         for name, tree in TREES.items()

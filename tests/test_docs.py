@@ -12,7 +12,6 @@ from tests.test_pages import DOCS, PAGES, ROOT
 
 @cache
 def commands():
-    """Every command by its words, with its verb where it has some."""
     from splitnet.cli.app import command
 
     def under(words, one):
@@ -52,7 +51,6 @@ def test_options_in_pages_exist():
 
 
 def test_every_option_says_what_it_does():
-    """No option or command of the command line is without a word of help."""
     silent = [
         f"{words} {parameter.opts[-1]}"
         for words, command in commands().items()
@@ -65,7 +63,6 @@ def test_every_option_says_what_it_does():
 
 
 def test_every_public_name_is_documented():
-    """Each has a line on the page of names, and its docstring on a reference page."""
     import splitnet
 
     names = (DOCS / "api.md").read_text(encoding="utf-8")
@@ -75,14 +72,13 @@ def test_every_public_name_is_documented():
         for name in splitnet.__all__
         if f"`{name}" not in names
         or name != "__version__"
-        and f"::: splitnet.{splitnet._HOMES[name]}.{name}\n" not in pages
+        and f"::: {splitnet._MODULE_OF[name]}.{name}\n" not in pages
     ]
 
     assert missing == []
 
 
 def test_every_setting_is_documented():
-    """The table of settings has a row for each of them, and none that is not."""
     from splitnet.core.settings import OPTIONS
 
     text = (DOCS / "settings.md").read_text(encoding="utf-8")

@@ -20,14 +20,12 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_hold(name):
-    """What a docstring shows is what the function gives."""
     results = doctest.testmod(importlib.import_module(name))
 
     assert results.failed == 0
 
 
 def test_there_are_examples_to_run():
-    """The search above finds docstrings with examples; it does not pass on nothing."""
     finder = doctest.DocTestFinder(exclude_empty=True)
     found = [
         test

@@ -59,7 +59,6 @@ def wheel(sdist, tmp_path_factory):
 
 
 def outside(wheel, folder, *words):
-    """Run this Python in an empty folder with the wheel's splitnet."""
     done = subprocess.run(
         [sys.executable, *words],
         capture_output=True,
@@ -111,7 +110,6 @@ def test_the_wheel_has_every_module_its_licences_and_types(wheel):
 
 
 def test_the_sdist_can_be_tested_and_documented(sdist):
-    """What the checks need is in it."""
     needed = ("tests", "docs", "examples", "benchmarks", "mkdocs.yml", ".ci/run")
 
     assert [name for name in needed if not (sdist / name).exists()] == []

@@ -15,20 +15,17 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """The code blocks of a page in one language, in order."""
+def blocks(page, language):
     found = BLOCK.findall(page.read_text(encoding="utf-8"))
     return [text for kind, text in found if kind == language]
 
 
-def commands(page: Path) -> list[str]:
-    """The lines of a page's shell blocks that call splitnet."""
+def commands(page):
     lines = "".join(blocks(page, "bash")).splitlines()
     return [line for line in lines if line.startswith("splitnet ")]
 
 
-def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run this Python in a folder."""
+def run(arguments, folder):
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -53,13 +50,12 @@ for line in {lines!r}:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the pages run, each in a folder of its name."""
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("pages")
 
 
 @pytest.fixture(scope="module")
-def outcome(folder: Path) -> str:
+def outcome(folder):
     """What became of every page: a line each, and the words of one that fails."""
     bad, other = folder / "bad.md", folder / "other.md"
     bad.write_text("# Bad\n\n```python\nassert 1 == 2\n```\n")
@@ -81,7 +77,7 @@ def outcome(folder: Path) -> str:
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PROGRAMS, ids=lambda path: path.stem)
-def test_pages_and_examples_run_from_top_to_bottom(page: Path, outcome: str) -> None:
+def test_pages_and_examples_run_from_top_to_bottom(page, outcome):
     """The Python blocks of a page are one program, and it runs in its own process."""
     assert f"{page}: ok\n" in outcome, outcome[-6000:]
 
@@ -89,14 +85,13 @@ def test_pages_and_examples_run_from_top_to_bottom(page: Path, outcome: str) -> 
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda path: path.stem)
-def test_commands_of_pages_run(page: Path, outcome: str) -> None:
-    """The splitnet commands of a page run one after another, and each prints."""
+def test_commands_of_pages_run(page, outcome):
     assert f"{page.stem} commands.py: ok\n" in outcome, outcome[-6000:]
 
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_page_that_fails_is_told(outcome: str) -> None:
+def test_a_page_that_fails_is_told(outcome):
     """The runner of pages does not pass on everything."""
     assert "bad.md: Traceback" in outcome
     assert 'bad.md", line 4' in outcome
@@ -104,7 +99,7 @@ def test_a_page_that_fails_is_told(outcome: str) -> None:
     assert "other.md: does not print\n2\nbut\n1\n" in outcome
 
 
-def words_in(picture: Path) -> set[str]:
+def words_in(picture):
     """The words of a picture that hold no figure, which estimates may change."""
     texts = re.findall(r">([^<>]+)</text>", picture.read_text(encoding="utf-8"))
     return {text for text in texts if not re.search(r"\d", text)}
@@ -121,9 +116,7 @@ def words_in(picture: Path) -> set[str]:
         *((f"example_{e.stem}.svg", f"{e.stem}/{e.stem}.svg") for e in EXAMPLES),
     ],
 )
-def test_pictures_of_pages_are_what_the_code_draws(
-    shown: str, drawn: str, folder: Path, outcome: str
-) -> None:
+def test_pictures_of_pages_are_what_the_code_draws(shown, drawn, folder, outcome):
     """The pictures in the docs have the words that their program gives them now."""
     words = words_in(DOCS / "images" / shown)
 
@@ -134,16 +127,13 @@ def test_pictures_of_pages_are_what_the_code_draws(
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_print_and_draw_two_devices(
-    example: Path, folder: Path, outcome: str
-) -> None:
-    """An example prints its plan and leaves its picture."""
+def test_examples_print_and_draw_two_devices(example, folder, outcome):
     second = "worker:1" if example.stem == "two_workers" else "gpu:1"
     for name in ("output.txt", f"{example.stem}.svg"):
         assert second in (folder / example.stem / name).read_text(encoding="utf-8")
 
 
-def test_each_example_has_a_page_in_the_gallery() -> None:
+def test_each_example_has_a_page_in_the_gallery():
     """Its picture first, its program as it is, and a line on the gallery's index."""
     gallery = ROOT / "docs" / "gallery"
     index = (gallery / "index.md").read_text(encoding="utf-8")
@@ -159,7 +149,7 @@ def test_each_example_has_a_page_in_the_gallery() -> None:
     assert stale == [], "run docs/images/redraw.py"
 
 
-def test_there_is_nothing_else_to_run() -> None:
+def test_there_is_nothing_else_to_run():
     """Blocks are Python, commands that are run, files that are read, or plain text."""
     known = {"python", "output", "bash", "text", "toml"}
     other = [
@@ -173,8 +163,7 @@ def test_there_is_nothing_else_to_run() -> None:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "toml")])
-def test_toml_blocks_are_clusters(page: Path, tmp_path: Path) -> None:
-    """The cluster files of the pages load."""
+def test_toml_blocks_are_clusters(page, tmp_path):
     from splitnet.core.cluster import Cluster
 
     for text in blocks(page, "toml"):
@@ -183,8 +172,7 @@ def test_toml_blocks_are_clusters(page: Path, tmp_path: Path) -> None:
         assert len(Cluster.load(path)) >= 3
 
 
-def test_links_of_pages_lead_somewhere() -> None:
-    """Every relative link in README and docs names a file that is there."""
+def test_links_of_pages_lead_somewhere():
     broken = [
         f"{page.name}: {target}"
         for page in PAGES
@@ -195,7 +183,7 @@ def test_links_of_pages_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_readme_commands_need_nothing_but_python_and_pip() -> None:
+def test_readme_commands_need_nothing_but_python_and_pip():
     """The two commands make their own environment and go through to the end."""
     demo, tests = blocks(ROOT / "README.md", "bash")[:2]
 
@@ -205,7 +193,7 @@ def test_readme_commands_need_nothing_but_python_and_pip() -> None:
         assert command.count("\n") == 1
 
 
-def test_the_site_asks_no_other_host(tmp_path: Path) -> None:
+def test_the_site_asks_no_other_host(tmp_path):
     """The site builds without a warning, and no page loads anything from elsewhere."""
     done = run(["-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)], ROOT)
     assert done.returncode == 0, done.stderr[-3000:]

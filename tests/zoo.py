@@ -1,7 +1,6 @@
 """Small graphs that every test shares, built from plain values."""
 
 import random
-from typing import Any
 
 import networkx as nx
 
@@ -10,17 +9,9 @@ from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 MIB = 2**20
 
 
-def call(
-    name: str,
-    part: str | None = None,
-    *,
-    flops: float = 1e10,
-    out: int = MIB,
-    weights: tuple[str, ...] = (),
-    **more: object,
-) -> Call:
+def call(name, part=None, *, flops=1e10, out=MIB, weights=(), **more):
     """A dense call of `flops` forward and twice that backward, `out` bytes wide."""
-    values: dict[str, object] = {
+    values = {
         "name": name,
         "part": part or name,
         "kind": "Dense",
@@ -36,21 +27,13 @@ def call(
     return Call(**(values | more))  # type: ignore[arg-type]  # fields by name
 
 
-def source(name: str, out: int = MIB) -> Call:
-    """A model input."""
+def source(name, out=MIB):
     return call(name, flops=0.0, out=out, kind="InputLayer", activation_bytes=0)
 
 
 def graph_of(
-    name: str,
-    calls: list[Call],
-    edges: list[tuple[str, str]],
-    *,
-    parts: list[Part] | None = None,
-    weight_bytes: int = MIB,
-    outputs: tuple[str, ...] | None = None,
-    batch: int = 32,
-) -> Graph:
+    name, calls, edges, *, parts=None, weight_bytes=MIB, outputs=None, batch=32
+):
     """A graph with a part per call unless told otherwise, and a tensor per edge."""
     by_name = {one.name: one for one in calls}
     weights = dict.fromkeys(w for one in calls for w in one.weights)
@@ -75,7 +58,7 @@ def graph_of(
     )
 
 
-def chain(length: int = 3, *, flops: float = 1e10, out: int = MIB) -> Graph:
+def chain(length=3, *, flops=1e10, out=MIB):
     """An input and `length` dense calls, one after the other."""
     names = ["x", *(f"c{i}" for i in range(length))]
     calls = [source("x", out)] + [
@@ -90,12 +73,11 @@ JOIN, MERGE = (
 )
 
 
-def inputs(*names: str) -> list[Part]:
-    """The parts of model inputs."""
+def inputs(*names):
     return [Part(name, "input", ("cpu",)) for name in names]
 
 
-def diamond(*, flops: float = 1e11) -> Graph:
+def diamond(*, flops=1e11):
     """One call that feeds two, and a merge on the CPU."""
     calls = [
         source("x"),
@@ -110,9 +92,7 @@ def diamond(*, flops: float = 1e11) -> Graph:
     return graph_of("diamond", calls, edges, parts=parts)
 
 
-def two_towers(
-    *, on: tuple[str, str] = ("gpu:0", "gpu:1"), flops: float = 1e11
-) -> Graph:
+def two_towers(*, on=("gpu:0", "gpu:1"), flops=1e11):
     """Two inputs, two pinned branches, a merge on the CPU, a head near the first."""
     calls = [
         source("image"),
@@ -128,9 +108,9 @@ def two_towers(
     return graph_of("two_towers", calls, [*edges, ("join", "head")], parts=parts)
 
 
-def shared(*, flops: float = 1e11) -> Graph:
+def shared(*, flops=1e11):
     """One layer called by two branches: its weight has one home and two users."""
-    layer: dict[str, Any] = {"weights": ("encoder/w",), "layer": "encoder"}
+    layer = {"weights": ("encoder/w",), "layer": "encoder"}
     sides = [call(name, flops=flops, **layer) for name in ("left", "right")]
     edges = [("a", "left"), ("b", "right"), ("left", "join"), ("right", "join")]
     parts = [*inputs("a", "b"), Part("left", on=("gpu:0",))]
@@ -139,7 +119,7 @@ def shared(*, flops: float = 1e11) -> Graph:
     return graph_of("shared", calls, edges, parts=parts)
 
 
-def wide(count: int = 4, *, flops: float = 1e11) -> Graph:
+def wide(count=4, *, flops=1e11):
     """`count` equal branches side by side between one input and one merge."""
     names = [f"b{i}" for i in range(count)]
     sides = [call(n, flops=flops, weights=(f"{n}/w",)) for n in names]
@@ -148,7 +128,7 @@ def wide(count: int = 4, *, flops: float = 1e11) -> Graph:
     return graph_of("wide", [source("x"), *sides, JOIN], edges, parts=parts)
 
 
-def random_dag(seed: int, count: int = 8, *, pinned: bool = False) -> Graph:
+def random_dag(seed, count=8, *, pinned=False):
     """A random graph of `count` parts; some share weights, some carry wishes."""
     draw = random.Random(seed)
     names = [f"p{i}" for i in range(count)]
@@ -166,8 +146,8 @@ def random_dag(seed: int, count: int = 8, *, pinned: bool = False) -> Graph:
         before = ["x", *names[:i]]
         for other in draw.sample(before, min(len(before), draw.randint(1, 3))):
             edges.append((other, name))
-        on: tuple[str, ...] = ("auto",)
-        near: tuple[str, ...] = ()
+        on = ("auto",)
+        near = ()
         if pinned:
             on = draw.choice(
                 [("auto",), ("auto",), ("gpu",), ("gpu:0",), ("gpu:1", "cpu")]
@@ -178,11 +158,11 @@ def random_dag(seed: int, count: int = 8, *, pinned: bool = False) -> Graph:
     return graph_of(f"random{seed}", calls, edges, parts=parts)
 
 
-def between_parts(graph: Graph) -> "nx.DiGraph[str]":
+def between_parts(graph):
     """The graph of the parts, with the bytes between them; a tensor counts once."""
     part = {call.name: call.part for call in graph.calls}
     read = {(t.source, t.index, part[t.target]): t.bytes for t in graph.tensors}
-    made: nx.DiGraph[str] = nx.DiGraph()
+    made = nx.DiGraph()
     for (source, _, target), count in read.items():
         ends = (part[source], target)
         if ends[0] != target:

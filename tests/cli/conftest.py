@@ -20,14 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def saved_plan():
-    """The text of a saved plan for two GPUs and a CPU."""
     plan = plan_graph(shared(flops=1e9), Cluster.of("2*gpu", "cpu"))
     return json.dumps(plan_to_dict(plan))
 
 
 @pytest.fixture
 def plan_file(tmp_path, saved_plan):
-    """A saved plan."""
     path = tmp_path / "plan.json"
     path.write_text(saved_plan)
     return str(path)
@@ -54,7 +52,6 @@ class Printed(NamedTuple):
 
     @property
     def answer(self):
-        """The JSON that it printed."""
         return json.loads(self.out)
 
 

@@ -32,14 +32,12 @@ def test_simulate_shows_a_chart_writes_a_trace_and_answers_programs(
     [("draw", "a.dot"), ("draw --timeline", "a.svg"), ("report", "a.html")],
 )
 def test_draw_and_report_write_their_file(words, name, cli, plan_file, tmp_path):
-    """The file holds the plan, and its path is on the screen."""
     out = tmp_path / name
     assert str(out) in cli(f"{words} {plan_file} -o {out}").out
     assert "left" in out.read_text()
 
 
 def test_config_shows_every_option_and_its_origin(cli, monkeypatch, tmp_path):
-    """Values from the environment and the file, and what they mean."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPLITNET_VISIBLE", "0,1")
     monkeypatch.setenv("SPLITNET_CPU_THREADS", "3")
@@ -112,7 +110,6 @@ def test_wrong_questions_are_answered_with_words(
     "words", ["nonsense", "draw", "draw a b", "demo --epochs 0", "cluster up"]
 )
 def test_usage_errors_exit_with_2(words, cli):
-    """What the parser refuses is a usage error too."""
     assert "Usage: splitnet" in cli(words, 2).err
 
 
@@ -178,7 +175,6 @@ def test_ctrl_c_while_planning_keeps_the_old_file(
 
 
 def test_completion_and_version_know_what_there_is(child):
-    """Commands, options and choices; `--version` is the package's."""
     for words, current, offered in (
         ("splitnet pl", "1", "plan"),
         ("splitnet cluster h", "2", "health"),

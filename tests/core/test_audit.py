@@ -46,7 +46,6 @@ def strays(field, **which):
 
 
 def without(part, *phases):
-    """The step without the ops of some phases of a part."""
     kept = (op for op in SEEN.ops if op.part != part or op.phase not in phases)
     return replace(SEEN, ops=tuple(kept))
 
@@ -186,7 +185,6 @@ def test_audit_counts_the_gradient_passes_of_a_step_of_ones_own():
 
 
 def test_audit_lists_every_finding():
-    """`check` raises one error with all of them."""
     audit = audit_of(PLAN, strays("ops"))
 
     with pytest.raises(sn.AuditError) as caught:

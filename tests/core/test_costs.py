@@ -14,7 +14,6 @@ seconds = ESTIMATE.forward_seconds
 
 
 def layer(kind, flops, moved=1.0, **more):
-    """A call of a kind of layer, by its forward FLOPs and bytes."""
     return call("layer", kind=kind, flops=flops, moved_bytes=moved, **more)
 
 

@@ -76,7 +76,6 @@ def test_load_reads_devices_and_links(tmp_path):
 
 
 def test_quantities_know_their_units():
-    """Binary and decimal prefixes, and times."""
     assert parse_bytes("16 GiB") == 16 * 2**30
     assert parse_bytes("1.5 kB") == 1500
     assert parse_quantity("2 TB/s", "it", "B/s") == 2e12

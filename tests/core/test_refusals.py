@@ -40,7 +40,6 @@ SHAPELESS = replace(CALL, output_shapes=((1,),), output_dtypes=())
     ],
 )
 def test_a_broken_graph_is_refused(change, said):
-    """Repeated and missing names, impossible outputs, cycles."""
     with pytest.raises(sn.DeclarationError, match=re.escape(said)):
         replace(GRAPH, **change)
 
@@ -82,22 +81,18 @@ def test_decode_names_the_path_of_a_fault(change, message):
 
 
 def as_plan(path):
-    """Read a file of JSON."""
     return read_values(path, "plan")
 
 
 def as_toml(path):
-    """Read a file of TOML."""
     return read_values(path, "plan", "TOML")
 
 
 def as_graph(path):
-    """Build a graph from a file."""
     return load_json(path, "graph", lambda values: decode(values, Graph))
 
 
 def costs(**values):
-    """The text of a cost table."""
     return json.dumps({"splitnet_costs": 2, "costs": {}} | values)
 
 
@@ -209,7 +204,6 @@ def faults(declare):
 
 
 def x(net, name="x"):
-    """An input."""
     return net.input(name, (4,))
 
 
@@ -272,7 +266,6 @@ def x(net, name="x"):
     ],
 )
 def test_fault_of_a_declaration_is_told(declare, words):
-    """Each has words that say what to do."""
     assert words in faults(declare)
 
 

@@ -54,7 +54,6 @@ def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
 
 
 def test_a_cost_table_is_the_same_when_loaded(tmp_path):
-    """Measured costs are loaded as they were saved."""
     wire = Link("gpu:0", "gpu:1", 1e9, 1e-5)
     costs = Costs(
         (CallSeconds("Dense (4)", "cpu:0", 0.25, 0.5, 0.1, 0.2, 32, 8.0),),
@@ -104,7 +103,6 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch, error):
 
 
 def test_threads_that_write_one_file_leave_one_of_theirs(tmp_path):
-    """Temporary names do not collide."""
     path = tmp_path / "plan.json"
     contents = [bytes([65 + i]) * 10_000 for i in range(8)]
     with ThreadPoolExecutor(8) as pool:

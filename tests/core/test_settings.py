@@ -77,7 +77,6 @@ def test_options_take_the_usual_spellings(settled, name, given, value):
     ],
 )
 def test_impossible_settings_are_refused(settled, message, name, values):
-    """The message says what is allowed."""
     for value in values:
         with pytest.raises(ConfigError, match=message):
             settled({name: value})
@@ -100,7 +99,6 @@ def test_what_tensorflow_cannot_do_both_is_named_before_it_is_asked(settled, cod
 
 
 def test_all_faults_come_at_once(settled):
-    """Faults of the code, the environment and the file stand in one message."""
     environ = {"SPLITNET_CPU_THREADS": "0", "SPLITNET_VISBLE": "0"}
     with pytest.raises(ConfigError) as caught:
         settled({"visible": "x"}, environ, 'determinism = "maybe"')

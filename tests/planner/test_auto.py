@@ -24,18 +24,15 @@ HEAVY, LARGE = chain(4, flops=1e12), chain(8, flops=4e11, out=8 * MIB)
 
 
 def auto(graph, cluster=BOX, **options):
-    """The plan of the strategy that is chosen, after a short search."""
     short = {"time_limit": 60.0, "effort": 3000, "strategy": "auto"}
     return sn.plan(graph, cluster, **(short | options))
 
 
 def kind(plan):
-    """The kind that was chosen."""
     return plan.verdict.strategies.chosen
 
 
 def has_room(plan):
-    """Whether no device holds more than it has."""
     return all(plan.memory[d.name].total <= d.memory_bytes for d in plan.cluster)
 
 
@@ -164,7 +161,6 @@ def test_a_refusal_names_a_strategy_that_fits():
     ids=str,
 )
 def test_what_is_fixed_is_kept(fixed):
-    """The rest is chosen around it."""
     plan = auto(HEAVY, **fixed)
     how = plan.execution
     counts = [one.count for one in plan.graph.towers.values()]
@@ -220,7 +216,6 @@ def test_a_model_that_cannot_be_divided_is_not():
 
 
 def test_what_is_fixed_and_fits_nowhere_says_so():
-    """Others fit: the error names what to leave out."""
     with pytest.raises(
         sn.InfeasibleError,
         match=r"no strategy with towers=2 fits, and plan\(source, cluster\) does",

@@ -18,13 +18,11 @@ CALLS = chain(4)
 
 
 def with_part(graph, name, **changes):
-    """The graph with one part changed."""
     parts = tuple(replace(p, **changes) if p.name == name else p for p in graph.parts)
     return replace(graph, parts=parts)
 
 
 def wanting(graph, **on):
-    """The graph whose parts request other devices."""
     for name, devices in on.items():
         graph = with_part(graph, name, on=tuple(devices.split()))
     return graph
@@ -200,7 +198,6 @@ def test_a_plan_file_edited_by_hand_is_kept(tmp_path):
     ],
 )
 def test_pins_that_cannot_be_kept_are_explained(pins, message):
-    """What was pinned, why it cannot be, and what may have been meant."""
     with pytest.raises(SplitnetError, match=f"(?s){message}"):
         find_plan(two_towers(), BOX, pins=pins)
 

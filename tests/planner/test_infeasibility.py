@@ -18,18 +18,15 @@ SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
 
 
 def gpus(count, memory):
-    """GPUs of so many MiB."""
     return Cluster.of(f"{count}*gpu", memory=f"{memory} MiB")
 
 
 def grown(cluster, factor):
-    """The same cluster with more memory on every device."""
     devices = (replace(d, memory_bytes=int(d.memory_bytes * factor)) for d in cluster)
     return replace(cluster, devices=tuple(devices))
 
 
 def has_room(plan):
-    """Whether no device holds more than it has."""
     return all(plan.memory[d.name].total <= d.memory_bytes for d in plan.cluster)
 
 
@@ -70,7 +67,6 @@ LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}, "time_limit": 0.1}
     ],
 )
 def test_what_fits_is_found(graph, box, options):
-    """In little time, on several devices."""
     plan = find_plan(graph, box, **options)
 
     assert has_room(plan)
@@ -114,7 +110,6 @@ def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said
 
 
 def all_apart():
-    """Three calls that must all be on other devices."""
     apart = {"c1": ("c0",), "c2": ("c0", "c1")}
     parts = (replace(p, apart=apart.get(p.name, ())) for p in chain(3).parts)
     return replace(chain(3), parts=tuple(parts))

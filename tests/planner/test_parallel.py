@@ -41,7 +41,6 @@ def chain(stages=4, *, kept=1 << 20):
 
 
 def towered(graph, part, count):
-    """The graph with one part as towers."""
     towers = {part: Towers(tuple((f"gpu:{i}",) for i in range(count)))}
     sizes = {max(1, n) for n in batch_shares(graph.batch, count)}
     return expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)

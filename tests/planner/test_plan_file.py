@@ -24,7 +24,6 @@ WHOLE = plan_to_dict(plan_graph(two_towers(on=("gpu:0", "gpu:5")), BOX))
 
 
 def copy_of(values):
-    """A deep copy by way of JSON, which is what a file is."""
     return json.loads(json.dumps(values))
 
 
@@ -96,7 +95,6 @@ def test_plan_file_keeps_the_bound_of_its_search():
     ],
 )
 def test_plan_file_names_the_field_at_fault(tmp_path, change, message):
-    """Each way to break a file is told apart, and the field is named."""
     values = copy_of(WHOLE)
     change(values)
     (tmp_path / "plan.json").write_text(json.dumps(values))

@@ -170,7 +170,6 @@ def test_plan_without_a_choice_is_complete():
 
 
 def test_score_judges_a_persons_plan():
-    """A placement given by hand has its own value and the reason "given"."""
     plan = score(diamond(), BOX, dict.fromkeys(["top", "left", "right", "join"], "gpu"))
 
     assert plan.device_of["left"] == "gpu:0"

@@ -38,7 +38,6 @@ def test_sensitivity_keeps_the_feasible_set():
 
 
 def test_largest_batch_fits_and_the_next_does_not():
-    """The largest batch is the last that can be placed."""
     box = Cluster.of("gpu", memory="1 GiB")
     most = largest_batch(chain(3), box)
     kept = largest_batch(chain(3), box, device_of={f"c{i}": "gpu:0" for i in range(3)})

@@ -11,7 +11,6 @@ from tests.planner.quick import find_plan
 
 
 def node(number, *, accelerator=1.0, size=4.0, **more):
-    """A node of the benchmark's file."""
     seconds = {"fpgaLatency": accelerator, "cpuLatency": 10.0}
     kinds = {"supportedOnFpga": 1, "isBackwardNode": 0}
     return {"id": number, "size": size} | seconds | kinds | more
@@ -77,7 +76,6 @@ def test_a_planned_workload_is_worth_its_maximum_load(data, contiguity):
 
 
 def test_a_split_is_a_placement():
-    """Of the benchmark's own form."""
     rows = [{"nodes": [3, 5]}, {"nodes": [7]}]
 
     assert device_of_split({"fpgas": rows, "cpus": [{"nodes": [9]}]}) == {
@@ -110,7 +108,6 @@ def test_a_split_is_a_placement():
     ],
 )
 def test_broken_workload_names_the_field(change, message):
-    """Every fault is named with its field."""
     data = deepcopy(DIAMOND)
     change(data)
     with pytest.raises(PlanFileError, match=message):

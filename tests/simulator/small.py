@@ -44,7 +44,6 @@ def dense(name, part=None, *, seconds=1.0, out=1, weights=None, **more):
 
 
 def view(name, part, out=1):
-    """A call that only renames bytes."""
     return dense(name, part, seconds=0.0, out=out, weights=(), kind="Flatten")
 
 

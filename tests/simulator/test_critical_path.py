@@ -17,7 +17,6 @@ def copy(source, target, start, stop):
 
 
 def task(part, start, stop):
-    """A forward task on the GPU whose digit ends the part's name."""
     return Task(part, f"gpu:{part[1]}", "forward", start, stop)
 
 

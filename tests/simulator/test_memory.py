@@ -13,7 +13,6 @@ from tests.simulator.small import Seconds, box, dense, graph, outcome, view
 
 
 def at(found, device, moment):
-    """Bytes in use on a device at a moment."""
     curve = found.timeline.memory[device]
     return [count for time, count in curve if time <= moment][-1]
 
@@ -123,7 +122,6 @@ PART = chain("p")
     ],
 )
 def test_memory_inside_a_part(one, how, expected):
-    """Each figure by hand."""
     [unit] = step_graph(one, box(1), Seconds(), **how).units
 
     assert {name: getattr(unit.memory, name) for name in expected} == expected

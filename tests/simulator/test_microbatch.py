@@ -93,7 +93,6 @@ def test_gradients_of_a_large_part_in_micro_batches(count, held):
 
 
 def test_shares_of_an_odd_batch_differ_by_one_sample():
-    """A batch of 5 in two shares: 3 and 2."""
     one = graph([dense("a", seconds=5.0)], "", batch=5)
     tasks = played(one, "0", 2).timeline.tasks
     forward = [task.stop - task.start for task in tasks if task.phase == "forward"]

@@ -56,7 +56,6 @@ def step_and_devices(seed):
 
 
 def exclusive(spans):
-    """Whether no two spans overlap."""
     return all(a[1] <= b[0] for a, b in pairwise(sorted(spans)))
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,40 +36,38 @@ class Case:
     audited: bool = True
 
 
-def numbers(*shape: int, seed: int = 0, count: int = SAMPLES) -> np.ndarray:
+def numbers(*shape, seed=0, count=SAMPLES):
     """Normal numbers, the same for the same seed."""
     made = np.random.default_rng(seed).standard_normal((count, *shape))
     return made.astype("float32")
 
 
-def words(length: int, count: int = 11, seed: int = 0) -> np.ndarray:
+def words(length, count=11, seed=0):
     """Whole numbers below `count`; the later half of the odd rows is padding."""
     made = np.random.default_rng(seed).integers(1, count, (SAMPLES, length))
     made[1::2, length // 2 :] = 0
     return made.astype("int32")
 
 
-def classes(count: int, seed: int = 0) -> np.ndarray:
-    """A class for each sample."""
+def classes(count, seed=0):
     return np.random.default_rng(seed).integers(0, count, SAMPLES).astype("int32")
 
 
-def sgd(power: int = 4) -> Any:
+def sgd(power=4):
     """Its rate is a power of 2, by which gradients are divided without rounding."""
     return keras.optimizers.SGD(2.0**-power, momentum=0.9)
 
 
-def devices(variables: Any) -> list[str]:
+def devices(variables):
     """The short names of the devices that hold variables."""
     return [v.value.device.rpartition("device:")[2] for v in variables]
 
 
-def flat(structure: Any) -> list[np.ndarray]:
-    """All numbers of a structure of tensors and variables."""
+def flat(structure):
     return [np.asarray(one) for one in keras.tree.flatten(structure)]
 
 
-def excess(ours: Any, theirs: Any, tolerance: float = 1e-6) -> float:
+def excess(ours, theirs, tolerance=1e-6):
     """The largest difference of two structures over the rule's; infinite for text.
 
     The rule allows `tolerance` of the largest value of a tensor: TensorFlow sums in
@@ -94,18 +92,18 @@ def excess(ours: Any, theirs: Any, tolerance: float = 1e-6) -> float:
     return found
 
 
-def assert_near(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
+def assert_near(ours, theirs, tolerance=1e-6):
     """No difference of two structures is larger than the rule of `excess` allows."""
     found = excess(ours, theirs, tolerance)
     assert found <= 1.0, f"{found:.3g} times the difference that rounding explains"
 
 
-def given(case: Case) -> Any:
+def given(case):
     """Inputs, targets, and weights if there are some."""
     return (case.x, case.y, *([] if case.weights is None else [case.weights]))
 
 
-def tupled(structure: Any) -> Any:
+def tupled(structure):
     """Lists as tuples: tf.data takes a list for one tensor."""
     if isinstance(structure, dict):
         return {key: tupled(one) for key, one in structure.items()}
@@ -114,7 +112,7 @@ def tupled(structure: Any) -> Any:
     return structure
 
 
-def fit(model: Any, case: Case, *callbacks: Any) -> Any:
+def fit(model, case, *callbacks):
     """A step of each size, of the first batch if they are equal; what Keras logs."""
     options = {"shuffle": False, "verbose": 0, "callbacks": list(callbacks)}
     if len(set(case.sizes)) == 1:
@@ -130,15 +128,12 @@ def fit(model: Any, case: Case, *callbacks: Any) -> Any:
     return model.fit(data, **options).history
 
 
-def first(case: Case) -> Any:
-    """The first batch, as an audit takes it."""
+def first(case):
     count = case.sizes[0]
     return keras.tree.map_structure(lambda a: tf.constant(a[:count]), given(case))
 
 
-def emitted(
-    source: Any, cluster: sn.Cluster, way: Any = None, compiled: Any = None, **plan: Any
-) -> Any:
+def emitted(source, cluster, way=None, compiled=None, **plan):
     """A placed model; `way` is for `emit`, `compiled` for `compile`."""
     plan = {"batch": BATCH, "time_limit": 0.1} | plan
     model = sn.emit(source, sn.plan(source, cluster, **plan), **way or {})
@@ -147,7 +142,7 @@ def emitted(
     return model
 
 
-def placed_and_plain(case: Case, cluster: sn.Cluster) -> tuple[Any, Any]:
+def placed_and_plain(case, cluster):
     """The placed model of a case and its plain model, compiled alike.
 
     The plain model runs eagerly: nothing of it is traced or optimized.
@@ -163,7 +158,7 @@ def placed_and_plain(case: Case, cluster: sn.Cluster) -> tuple[Any, Any]:
     return placed, plain
 
 
-def whole(model: Any) -> Any:
+def whole(model):
     """The model with whole layers, if some are cut."""
     cut = any("_slice" in layer.name for layer in model.layers)
     return sn.unplace(model) if cut else model
@@ -172,12 +167,12 @@ def whole(model: Any) -> Any:
 class Steps(keras.callbacks.Callback):
     """The loss after each step, and the gradients of the first: SGD's first momenta."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.losses: list[float] = []
-        self.gradients: list[np.ndarray] = []
+        self.losses = []
+        self.gradients = []
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         self.losses.append(logs["loss"])
         if self.gradients or type(self.model.optimizer) is not keras.optimizers.SGD:
             return
@@ -186,7 +181,7 @@ class Steps(keras.callbacks.Callback):
         self.gradients = [np.asarray(v) / float(optimizer.learning_rate) for v in slots]
 
 
-def trained(model: Any, case: Case) -> list[Any]:
+def trained(model, case):
     """Outputs, then losses, gradients, logs, outputs, weights, states and slots."""
     keras.utils.set_random_seed(1)
     x, steps = first(case)[0], Steps()
@@ -198,10 +193,10 @@ def trained(model: Any, case: Case) -> list[Any]:
 
 
 @contextlib.contextmanager
-def in_float64() -> Iterator[None]:
+def in_float64():
     """Make layers in this block compute in float64."""
 
-    def use(kind: str) -> None:
+    def use(kind):
         keras.config.set_floatx(kind)
         keras.config.set_dtype_policy(kind)
 
@@ -212,9 +207,7 @@ def in_float64() -> Iterator[None]:
         use("float32")
 
 
-def assert_same(
-    case: Case, cluster: sn.Cluster, tolerance: float = 1e-6
-) -> tuple[Any, Any]:
+def assert_same(case, cluster, tolerance=1e-6):
     """Train placed and plain, compare, and audit; the placed model and its audit."""
     placed, plain = placed_and_plain(case, cluster)
     ours, theirs = (trained(model, case) for model in (placed, plain))

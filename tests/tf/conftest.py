@@ -3,29 +3,25 @@
 import gc
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
-
-if TYPE_CHECKING:
-    import splitnet as sn
 
 HERE = Path(__file__).parent
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path, config):
     """Spare `-m "not tf"` the seconds of importing TensorFlow to leave these out."""
     return True if config.option.markexpr == "not tf" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Mark every test of this folder, so that `-m tf` selects them."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker("tf")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish(session):
     """Refuse a test file that makes a layer when imported: devices come first."""
     if "tensorflow" in sys.modules:
         gc.freeze()  # a million objects of TensorFlow, which no test frees
@@ -36,7 +32,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cluster(request: pytest.FixtureRequest) -> "sn.Cluster":
+def cluster(request):
     """Three CPU devices that stand in for GPUs, and the CPU itself."""
     import splitnet as sn
 
@@ -50,7 +46,7 @@ def cluster(request: pytest.FixtureRequest) -> "sn.Cluster":
 
 
 @pytest.fixture(scope="module")
-def dense(cluster: "sn.Cluster") -> Any:
+def dense(cluster):
     """A small placed model, compiled, for tests that leave it as it is."""
     from keras import layers
 

@@ -1,13 +1,12 @@
 """Which tensors TensorFlow's allocator handed out, from a profile of a step."""
 
-from pathlib import Path
 from typing import Any
 
 Event = tuple[int, bool, dict[str, Any]]
 """Picoseconds, whether a tensor is handed out, and what is known of it."""
 
 
-def events(file: Path) -> list[Event]:
+def events(file):
     """What an allocator did, in the order of time, from an `.xplane.pb` file."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -30,14 +29,14 @@ def events(file: Path) -> list[Event]:
     return sorted(found, key=lambda event: event[0])
 
 
-def fullest(done: list[Event]) -> tuple[int, list[dict[str, Any]]]:
+def fullest(done):
     """The most bytes that were asked for at once, and the tensors held then.
 
     What was there before is left out.
     """
-    live: dict[Any, dict[str, Any]] = {}
+    live = {}
     now = most = 0
-    held: list[dict[str, Any]] = []
+    held = []
     for _, out, known in done:
         if out:
             live[known["addr"]] = known

@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
-from typing import Any
 
 HEAD = """
 import json, os, signal, socket, subprocess, sys, tempfile, time, warnings
@@ -31,9 +29,7 @@ def alive(pid):
 """
 
 
-def story(
-    code: str, folder: Path, *, seconds: int = 240, **environ: str
-) -> dict[str, Any]:
+def story(code, folder, *, seconds=240, **environ):
     """Run a program in a fresh Python; its `answer` comes back, with its stderr."""
     program = HEAD + textwrap.dedent(code) + "\nprint(json.dumps(answer))\n"
     script = folder / "story.py"

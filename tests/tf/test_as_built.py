@@ -1,8 +1,6 @@
 """`pins="as_built"`: a model built under `tf.device` runs where its variables are."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -14,7 +12,7 @@ import splitnet as sn
 from splitnet.cli import main
 
 
-def recipe(devices: tuple[str, ...]) -> keras.Model:
+def recipe(devices):
     """The Keras FAQ's recipe: encoders under `tf.device`, joined without a scope."""
     entries = [keras.Input((6, 4), name=f"tweet_{i}") for i in range(len(devices))]
     ends = []
@@ -28,7 +26,7 @@ def recipe(devices: tuple[str, ...]) -> keras.Model:
     return keras.Model(entries, head, name="faq")
 
 
-def test_layers_run_where_their_variables_are(cluster: sn.Cluster) -> None:
+def test_layers_run_where_their_variables_are(cluster):
     """Also calls without variables: where their inputs come from, as audited."""
     model = recipe(("/cpu:1", "/cpu:2"))
     placed = sn.place(model, cluster, pins="as_built", batch=8, time_limit=0.5)
@@ -45,9 +43,7 @@ def test_layers_run_where_their_variables_are(cluster: sn.Cluster) -> None:
     assert far.device_of == plan.device_of
 
 
-def test_the_command_line_knows_the_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_knows_the_word(tmp_path, capsys):
     """`splitnet plan --pin as_built` plans a program's model by its variables."""
     words = "from tests.tf.test_as_built import recipe\n"
     (tmp_path / "faq.py").write_text(words + "faq = recipe(('/cpu:2', '/cpu:1'))\n")
@@ -60,7 +56,7 @@ def test_the_command_line_knows_the_word(
 
 
 @pytest.fixture
-def soft_placement() -> Iterator[None]:
+def soft_placement():
     """TensorFlow's default, which other tests of this process may have changed."""
     before = tf.config.get_soft_device_placement()
     tf.config.set_soft_device_placement(True)
@@ -69,7 +65,7 @@ def soft_placement() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("soft_placement")
-def test_one_device_for_all_is_said_at_the_callers_line(cluster: sn.Cluster) -> None:
+def test_one_device_for_all_is_said_at_the_callers_line(cluster):
     """TensorFlow uses the CPU where the device of a scope is not available."""
     model = recipe(("/gpu:5", "/gpu:6"))
 
@@ -79,7 +75,7 @@ def test_one_device_for_all_is_said_at_the_callers_line(cluster: sn.Cluster) -> 
     assert caught[0].filename == __file__
 
 
-def test_only_a_built_model_has_variables_to_go_by(cluster: sn.Cluster) -> None:
+def test_only_a_built_model_has_variables_to_go_by(cluster):
     """A net and a function that builds a model have none yet."""
     net = sn.Net("none")
     net.output(net.branch("a", net.input("x", (2,)), layers.Dense(2), on="cpu"))

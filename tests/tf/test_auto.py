@@ -2,8 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +18,7 @@ BATCH, WIDTH = 8, 6
 X, WORDS, Y = numbers(WIDTH), words(5, 30), numbers(2, seed=1)  # the last batch is 5
 
 
-def model() -> Any:
+def model():
     """A model over numbers and words, with a nested model and a shared layer."""
     x, ids = keras.Input((WIDTH,), name="x"), keras.Input((5,), dtype="int32")
     shared = layers.Dense(WIDTH, activation="tanh")
@@ -31,7 +29,7 @@ def model() -> Any:
     return keras.Model([x, ids], layers.Dense(2)(layers.Concatenate()(made)))
 
 
-def net() -> sn.Net:
+def net():
     """Branches side by side that the planner may put anywhere, and their merge."""
     net = sn.Net("net")
     x, ids = net.input("x", (WIDTH,)), net.input("words", (5,), dtype="int32")
@@ -52,9 +50,7 @@ def net() -> sn.Net:
         (net, {"towers": 2, "microbatches": 3, "hosts": 2}),
     ],
 )
-def test_every_strategy_trains_as_the_plain_model(
-    source: Any, fixed: dict[str, Any], cluster: sn.Cluster
-) -> None:
+def test_every_strategy_trains_as_the_plain_model(source, fixed, cluster):
     """Losses and weights to rounding, a clean audit, and an alarm for another plan."""
     source, fixed = source(), dict(fixed)
     if hosts := fixed.pop("hosts", 0):
@@ -67,13 +63,12 @@ def test_every_strategy_trains_as_the_plain_model(
     assert not sn.audit(placed, elsewhere(plan), batch).ok
 
 
-def planned(source: Any, cluster: sn.Cluster, **fixed: Any) -> sn.Plan:
-    """A plan that chooses what is not fixed."""
+def planned(source, cluster, **fixed):
     options = {"batch": BATCH, "time_limit": 0.1, "strategy": "auto"}
     return sn.plan(source, cluster, **options | fixed)
 
 
-def assert_trains_as_plain(source: Any, plan: sn.Plan, x: Any) -> Any:
+def assert_trains_as_plain(source, plan, x):
     """Losses and weights are the plain model's, and all is where planned.
 
     Returns the placed model and its first batch.
@@ -94,13 +89,13 @@ def assert_trains_as_plain(source: Any, plan: sn.Plan, x: Any) -> Any:
     return placed, batch
 
 
-def four(cluster: sn.Cluster) -> sn.Cluster:
+def four(cluster):
     """All devices as GPUs, on which two towers of two stages have room."""
     home = replace(cluster["cpu:0"], name="gpu:3", stand_in=True)
     return sn.Cluster((home, *cluster.of_kind("gpu")))
 
 
-def elsewhere(plan: sn.Plan) -> sn.Plan:
+def elsewhere(plan):
     """The plan with every part on the next device."""
     names = [device.name for device in plan.cluster]
     turned = dict(zip(names, [*names[1:], names[0]]))
@@ -108,7 +103,7 @@ def elsewhere(plan: sn.Plan) -> sn.Plan:
     return replace(plan, placements=tuple(moved))
 
 
-def wide_table() -> Any:
+def wide_table():
     """An embedding of many words, beside a branch of numbers and a nested model."""
     x, ids = keras.Input((WIDTH,)), keras.Input((5,), dtype="int32")
     text = layers.GlobalAveragePooling1D()(layers.Embedding(4000, 31)(ids))
@@ -117,16 +112,16 @@ def wide_table() -> Any:
     return keras.Model([x, ids], layers.Dense(2)(both))
 
 
-BUILT: list[Any] = []
+BUILT = []
 
 
-def build() -> Any:
+def build():
     """The model of a wide table, noted: it never has weights of its own."""
     BUILT.append(wide_table())
     return BUILT[-1]
 
 
-def wide_attention() -> Any:
+def wide_attention():
     """An attention layer of 6 heads in a chain, with a mask that it hands on."""
     ids = keras.Input((5,), dtype="int32")
     x = layers.Embedding(30, 64, mask_zero=True)(ids)
@@ -135,7 +130,7 @@ def wide_attention() -> Any:
     return keras.Model(ids, layers.Dense(2)(y))
 
 
-def wide_net() -> Any:
+def wide_net():
     """A net with a wide layer in the middle of a branch's body, and one beside it."""
     net = sn.Net("net")
     x = net.input("x", (WIDTH,))
@@ -147,7 +142,7 @@ def wide_net() -> Any:
     return net
 
 
-def small(cluster: sn.Cluster, source: Any) -> sn.Cluster:
+def small(cluster, source):
     """The devices with too little memory for the largest layer and its slots."""
     graph = sn.read(source, BATCH)
     size = {weight.name: weight.bytes for weight in graph.weights}
@@ -164,9 +159,7 @@ def small(cluster: sn.Cluster, source: Any) -> sn.Cluster:
         (lambda: build, [X, WORDS], {"towers": 2, "hosts": 2}),
     ],
 )
-def test_a_layer_that_fits_nowhere_is_split(
-    make: Any, x: Any, fixed: dict[str, Any], cluster: sn.Cluster, tmp_path: Path
-) -> None:
+def test_a_layer_that_fits_nowhere_is_split(make, x, fixed, cluster, tmp_path):
     """It trains as the plain model, from a file, over an equal model of other names.
 
     A function is planned and emitted like the model that it builds.
@@ -190,7 +183,7 @@ def test_a_layer_that_fits_nowhere_is_split(
     assert all(v._value is None for one in BUILT for v in one.variables)
 
 
-def tied() -> Any:
+def tied():
     """Layers that cannot be cut: called twice, inside a model, ruled along the cut."""
     x = keras.Input((WIDTH,))
     twice, inner = layers.Dense(WIDTH, name="twice"), layers.Dense(9, name="inner")
@@ -200,8 +193,7 @@ def tied() -> Any:
     return keras.Model(x, layers.Dense(2, name="free")(ruled(y)))
 
 
-def pinned() -> sn.Net:
-    """A branch that asks for a device, and keeps it."""
+def pinned():
     net = sn.Net("net")
     body = layers.Dense(8, name="d")
     net.output(net.branch("a", net.input("x", (4,)), body, on="gpu:0"))
@@ -221,21 +213,18 @@ def pinned() -> sn.Net:
         (pinned, {"d": 2}, "'a' is a branch .* for a device"),
     ],
 )
-def test_a_layer_that_cannot_be_cut_is_named(
-    make: Any, split: dict[str, int], words: str, cluster: sn.Cluster
-) -> None:
-    """What `split=` cannot do says which layer, and why."""
+def test_a_layer_that_cannot_be_cut_is_named(make, split, words, cluster):
     with pytest.raises(sn.DeclarationError, match=words):
         planned(make(), cluster, split=split)
 
 
-def test_tables_are_cut_as_often_as_it_takes() -> None:
+def test_tables_are_cut_as_often_as_it_takes():
     """Into 8, as 4 leave no room, though a slow CPU could hold the tables.
 
     The rest of the model is copied to each device.
     """
 
-    def build() -> Any:
+    def build():
         ids = [keras.Input((20,), dtype="int32") for _ in range(2)]
         tables = [layers.Flatten()(layers.Embedding(3_000_000, 64)(i)) for i in ids]
         return keras.Model(ids, layers.Dense(1)(layers.Concatenate()(tables)))
@@ -250,7 +239,7 @@ def test_tables_are_cut_as_often_as_it_takes() -> None:
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
 
 
-def test_a_refusal_names_the_slices_that_fit(cluster: sn.Cluster) -> None:
+def test_a_refusal_names_the_slices_that_fit(cluster):
     """So does the comparison of strategies; without slices nothing fits."""
     net, options = wide_net(), {"batch": BATCH, "time_limit": 0.1}
     tight = small(cluster, net)
@@ -268,15 +257,15 @@ def test_a_refusal_names_the_slices_that_fit(cluster: sn.Cluster) -> None:
 class Counting(layers.Layer):
     """Counts its calls in a variable."""
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape):
         self.count = self.add_weight(shape=(), trainable=False, name="count")
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         self.count.assign_add(1.0)
         return x
 
 
-def of(*body: Any, **options: Any) -> Any:
+def of(*body, **options):
     """A chain of layers as a model."""
     x = made = keras.Input(**{"shape": (WIDTH,)} | options)
     for layer in body:
@@ -297,9 +286,7 @@ BOTH = {"microbatches", "towers"}
         (lambda: of(layers.Dense(2), batch_shape=(8, 6), shape=None), BOTH, "batch"),
     ],
 )
-def test_what_cannot_be_divided_exactly_is_named(
-    make: Any, which: set[str], words: str
-) -> None:
+def test_what_cannot_be_divided_exactly_is_named(make, which, words):
     """Pieces or towers that would train another model are not chosen, and say why."""
     found = obstacles_of(make())
 

@@ -3,9 +3,6 @@
 import functools
 import random
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,9 +17,7 @@ from tests.tf.check import emitted
 
 
 class Broken(layers.Layer):
-    """A layer that fails to build."""
-
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         raise RuntimeError("out of patience")
 
 
@@ -30,7 +25,7 @@ HIDDEN = layers.Dense(3, name="hidden")
 ONE_OF = "it must be a layer (an instance, no class)"
 
 
-def declared(body: Any, *, dtype: Any = "float32", then: Any = None) -> sn.Net:
+def declared(body, *, dtype="float32", then=None):
     """A net of one branch, and of a second one that reads what `then` takes of it."""
     net = sn.Net("bad")
     last = net.branch("a", net.input("x", (6,), dtype=dtype), body)
@@ -40,18 +35,16 @@ def declared(body: Any, *, dtype: Any = "float32", then: Any = None) -> sn.Net:
     return net
 
 
-def nested(then: Any) -> sn.Net:
-    """Two outputs of a body, by name and by number."""
+def nested(then):
     return declared(lambda t: {"p": (t, t)}, then=then)
 
 
-def two(name: str) -> sn.Net:
-    """Two layers of one name."""
+def two(name):
     return declared(layers.Dense(3, name=name), then=lambda ref: ref)
 
 
 # The words of a message, and what it is about.
-BODIES: dict[str, Any] = {
+BODIES = {
     "its body returned None; it must return a tensor, or": lambda t: None,
     "its body returned (); it must return": lambda t: (),
     f"its body is []; {ONE_OF}": [],
@@ -64,7 +57,7 @@ BODIES: dict[str, Any] = {
         lambda t: HIDDEN(t), name="sly"
     ),
 }
-NETS: dict[str, Callable[[], sn.Net]] = {
+NETS = {
     "floaty": lambda: declared(layers.Dense(2), dtype="floaty"),
     "dtype 7": lambda: declared(layers.Dense(2), dtype=7),
     'The name "same" is used 2 times in the model': lambda: two("same"),
@@ -75,7 +68,7 @@ NETS: dict[str, Callable[[], sn.Net]] = {
 
 
 @pytest.mark.parametrize("words", [*BODIES, *NETS])
-def test_an_impossible_declaration_is_told(words: str) -> None:
+def test_an_impossible_declaration_is_told(words):
     """The fault has the line it stands in, and the reason."""
     with pytest.raises(sn.DeclarationError) as caught:
         sn.read(NETS[words]() if words in NETS else declared(BODIES[words]))
@@ -85,7 +78,7 @@ def test_an_impossible_declaration_is_told(words: str) -> None:
         assert "test_bad_input.py:" in str(caught.value)
 
 
-def test_faults_of_bodies_come_all_at_once() -> None:
+def test_faults_of_bodies_come_all_at_once():
     """What Keras refuses and what the declaration lacks are in one error."""
     net = sn.Net("bad")
     x = net.input("x", (6,))
@@ -102,7 +95,7 @@ def test_faults_of_bodies_come_all_at_once() -> None:
         assert words in text
 
 
-def test_another_batch_than_the_models_own_is_told() -> None:
+def test_another_batch_than_the_models_own_is_told():
     """A model of a fixed batch size is planned for that one alone; none larger fits."""
     x, cluster = keras.Input(batch_shape=(8, 6)), sn.Cluster.of("2*gpu", "cpu")
     model = keras.Model(x, layers.Dense(2)(x))
@@ -118,7 +111,7 @@ def test_another_batch_than_the_models_own_is_told() -> None:
 # --- models ---------------------------------------------------------------------------
 
 
-def odd(kind: Any, *args: Any, **attached: Any) -> Any:
+def odd(kind, *args, **attached):
     """A layer of that name, with what is attached to it."""
     layer = kind(*args, name="odd")
     for name, value in attached.items():
@@ -126,14 +119,14 @@ def odd(kind: Any, *args: Any, **attached: Any) -> Any:
     return layer
 
 
-def around(layer: Any) -> Any:
+def around(layer):
     """A model of three layers, the middle one strange."""
     x = keras.Input((3,), name="x")
     seen = layers.Dense(3, name="first")(x)
     return keras.Model(x, layers.Dense(2, name="last")(layer(seen)), name="odd")
 
 
-def fingerprint(model: Any) -> list[Any]:
+def fingerprint(model):
     """Everything that an attempt must leave alone."""
     inside = model._flatten_layers()
     return [
@@ -146,8 +139,7 @@ def fingerprint(model: Any) -> list[Any]:
     ]
 
 
-def refused(model: Any, cluster: sn.Cluster) -> str:
-    """The message, of a model that is as it was afterwards."""
+def refused(model, cluster):
     before = fingerprint(model)
     with pytest.raises(sn.DeclarationError) as caught:
         sn.place(model, cluster, batch=4, time_limit=0.1)
@@ -156,13 +148,11 @@ def refused(model: Any, cluster: sn.Cluster) -> str:
 
 
 class Attached(layers.Layer):
-    """A layer that needs what somebody sets on it."""
-
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         return self.function(inputs)
 
 
-def test_layer_that_hides_variables_is_named(cluster: sn.Cluster) -> None:
+def test_layer_that_hides_variables_is_named(cluster):
     """However a Lambda's function reaches them, or a layer keeps them.
 
     Keras lets them pass and loses them when it saves; a copy would lose them too.
@@ -171,10 +161,10 @@ def test_layer_that_hides_variables_is_named(cluster: sn.Cluster) -> None:
     dense.build((None, 3))
     variable, held = tf.Variable(np.ones(3, "float32"), name="kept"), {"a": [dense]}
 
-    def helper(t: Any) -> Any:
+    def helper(t):
         return held["a"][0](t)
 
-    functions: list[Callable[[Any], Any]] = [
+    functions = [
         lambda t: t * variable,
         lambda t: helper(t) + 1,
         functools.partial(lambda layer, t: layer(t), dense),
@@ -189,7 +179,7 @@ def test_layer_that_hides_variables_is_named(cluster: sn.Cluster) -> None:
         assert "Make them with add_weight()" in told
 
 
-def test_lambda_without_variables_is_fine(cluster: sn.Cluster) -> None:
+def test_lambda_without_variables_is_fine(cluster):
     """Constants, modules, activations and plain helpers hide nothing.
 
     An input that nothing reads stays an input of the placed model.
@@ -207,25 +197,25 @@ def test_lambda_without_variables_is_fine(cluster: sn.Cluster) -> None:
 class Silent(layers.Layer):
     """A layer that tells nothing of its arguments."""
 
-    def __init__(self, function: Any, **more: Any) -> None:
+    def __init__(self, function, **more):
         super().__init__(**more)
         self.function = function
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         return self.function(inputs)
 
 
 class Forgetful(layers.Dense):
     """Its configuration lacks what its weights depend on, and a factor."""
 
-    def __init__(self, units: int = 2, factor: float = 1.0, **more: Any) -> None:
+    def __init__(self, units=2, factor=1.0, **more):
         super().__init__(units, use_bias=False, **more)
         self.factor = factor
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         return self.factor * super().call(inputs)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self):
         return layers.Layer.get_config(self)
 
 
@@ -242,8 +232,8 @@ ABS = keras.ops.abs
     ],
 )
 def test_layer_that_its_configuration_forgets_is_used_itself(
-    make: Any, why: str, cluster: sn.Cluster, tmp_path: Path
-) -> None:
+    make, why, cluster, tmp_path
+):
     """The very layer runs in the placed model; one warning and the plan say so."""
     model = around(make())
     x = np.ones((2, 3), "float32")
@@ -268,18 +258,18 @@ def test_layer_that_its_configuration_forgets_is_used_itself(
 class Own(keras.Model):
     """Functional inside, with a call of its own."""
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
+    def call(self, inputs, training=None):
         return 2 * super().call(inputs, training=training)
 
 
 class Steps(keras.Sequential):
     """Sequential, with a step of its own."""
 
-    def train_step(self, data: Any) -> Any:
+    def train_step(self, data):
         return {}
 
 
-def test_code_beside_the_graph_is_refused(cluster: sn.Cluster) -> None:
+def test_code_beside_the_graph_is_refused(cluster):
     """Calls that the graph does not have would be lost without a word."""
     x = keras.Input((3,))
     own = refused(Own(x, layers.Dense(2)(x), name="mine"), cluster)
@@ -294,7 +284,7 @@ def test_code_beside_the_graph_is_refused(cluster: sn.Cluster) -> None:
 class Subclassed(keras.Model):
     """A model whose calls are Python."""
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         return inputs
 
 
@@ -307,13 +297,12 @@ class Subclassed(keras.Model):
         (lambda: sn.Net("void"), "net 'void' is empty"),
     ],
 )
-def test_a_source_without_calls_is_told(source: Callable[[], Any], words: str) -> None:
-    """The message says what to do instead."""
+def test_a_source_without_calls_is_told(source, words):
     with pytest.raises(sn.DeclarationError, match=words):
         sn.read(source())
 
 
-def test_a_failed_emission_leaves_the_model_as_it_was(cluster: sn.Cluster) -> None:
+def test_a_failed_emission_leaves_the_model_as_it_was(cluster):
     """The source of a refused plan has the same layers, weights and calls."""
     x = keras.Input((6,))
     source = keras.Model(x, layers.Dense(2, name="d")(layers.Dense(4, name="h")(x)))

@@ -1,7 +1,6 @@
 """Models of a user's class, functional inside: steps, attributes, own arguments."""
 
 from types import MethodType
-from typing import Any
 
 import keras
 import numpy as np
@@ -16,16 +15,16 @@ from tests.tf.check import assert_near, emitted
 class Tracker(keras.Model):
     """A step and a metric of its own, as Keras' guides write them."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
+    def __init__(self, *args, **more):
         super().__init__(*args, **more)
         self.tracker = keras.metrics.Mean(name="mine")
         self.factor = 3.0
 
     @property
-    def metrics(self) -> list[Any]:
+    def metrics(self):
         return [self.tracker]
 
-    def train_step(self, data: Any) -> dict[str, Any]:
+    def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.factor * keras.ops.mean((self(x, training=True) - y) ** 2)
@@ -38,7 +37,7 @@ class Tracker(keras.Model):
 class Extra(keras.Model):
     """Layers beside the graph, two optimizers, a variable, its own compile."""
 
-    def __init__(self, inputs: Any, outputs: Any, width: int) -> None:
+    def __init__(self, inputs, outputs, width):
         super().__init__(inputs, outputs)
         self.augment = keras.Sequential([layers.Dense(width), layers.Dropout(0.5)])
         self.augment.build((None, 6))
@@ -49,11 +48,11 @@ class Extra(keras.Model):
         self.loose.build((None, 6))
         self.middle = {"a": self.get_layer("a").output}
 
-    def compile(self, *args: Any, weight: float = 2.0, **more: Any) -> None:
+    def compile(self, *args, weight=2.0, **more):
         super().compile(*args, **more)
         self.weight = weight
 
-    def train_step(self, data: Any) -> dict[str, Any]:
+    def train_step(self, data):
         x, y = data
         x = self.augment(x, training=True)
         with tf.GradientTape(persistent=True) as tape:
@@ -69,7 +68,7 @@ class Extra(keras.Model):
 class Backbone(keras.Model):
     """Makes its graph from arguments of its own, as model libraries do."""
 
-    def __init__(self, units: int, depth: int = 2, **more: Any) -> None:
+    def __init__(self, units, depth=2, **more):
         x = keras.Input((6,), name="x")
         t = x
         for i in range(depth):
@@ -78,31 +77,29 @@ class Backbone(keras.Model):
         self.units, self.depth = units, depth
         self.last = self.get_layer("b")
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self):
         return {"units": self.units, "depth": self.depth, "name": self.name}
 
 
-def graph(kind: type, **more: Any) -> Any:
-    """Two branches, a sum and a head, of the class."""
+def graph(kind, **more):
     x = keras.Input((6,), name="x")
     a, b = layers.Dense(5, "tanh", name="a")(x), layers.Dense(5, name="b")(x)
     return kind(x, layers.Dense(2, name="c")(a + b), **more)
 
 
-def late() -> Any:
+def late():
     """An attribute that was changed and a step bound to one model."""
     model = graph(Tracker)
     model.factor = 7.0
 
-    def test_step(self: Any, data: Any) -> dict[str, Any]:
+    def test_step(self, data):
         return {"total": keras.ops.sum(self(data[0], training=True)) * self.factor}
 
     model.test_step = MethodType(test_step, model)
     return model
 
 
-def inside() -> Any:
-    """A frozen backbone in a model."""
+def inside():
     x = keras.Input((6,))
     body = Backbone(4, name="body")
     body.trainable = False
@@ -110,7 +107,7 @@ def inside() -> Any:
 
 
 @pytest.mark.parametrize("make", [late, lambda: Backbone(4), inside])
-def test_models_of_a_class_train_as_plain(make: Any, cluster: sn.Cluster) -> None:
+def test_models_of_a_class_train_as_plain(make, cluster):
     """Same logs, weights and predictions; the class and what hangs on it are kept."""
     keras.utils.set_random_seed(0)
     model = make()
@@ -134,7 +131,7 @@ def test_models_of_a_class_train_as_plain(make: Any, cluster: sn.Cluster) -> Non
     assert_near(again(x), sn.unplace(placed)(x))
 
 
-def test_what_hangs_on_a_model_is_its_own(cluster: sn.Cluster) -> None:
+def test_what_hangs_on_a_model_is_its_own(cluster):
     """Metrics, variables and layers are copies, tensors are the copy's.
 
     A compiled model with two optimizers goes on where it was, also after an audit.

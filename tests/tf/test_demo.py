@@ -8,10 +8,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,8 +49,7 @@ def broken():
 """
 
 
-def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run splitnet in a folder."""
+def command(folder, *words):
     return subprocess.run(
         [sys.executable, "-m", "splitnet", *words],
         capture_output=True,
@@ -65,14 +62,13 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a program in it."""
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("program")
     (made / "program.py").write_text(PROGRAM)
     return made
 
 
-def test_demo_learns_to_compare_held_out_digits(folder: Path) -> None:
+def test_demo_learns_to_compare_held_out_digits(folder):
     """On the devices that were planned, with two pictures, the plan, and no noise."""
     done = command(folder, "demo", "--epochs", "2", "--out", "shown")
     accuracy = re.search(r"^validation accuracy ([\d.]+) %", done.stdout, re.MULTILINE)
@@ -90,7 +86,7 @@ def test_demo_learns_to_compare_held_out_digits(folder: Path) -> None:
     assert homes.items() <= where.items()
 
 
-def test_demo_pairs_share_no_image() -> None:
+def test_demo_pairs_share_no_image():
     """No validation image is among the training images; half the pairs are alike."""
     (training, same), (validation, truth) = pairs_of_digits(seed=3)
 
@@ -102,23 +98,18 @@ def test_demo_pairs_share_no_image() -> None:
     assert training[0].max() <= 1.0
     assert np.array_equal(training[1], pairs_of_digits(seed=3)[0][0][1])
     for accuracy, as_planned in ((0.95, True), (0.93, True), (0.99, False)):
-        audit: Any = SimpleNamespace(ok=as_planned)
+        audit = SimpleNamespace(ok=as_planned)
         result = DemoResult(audit, accuracy, 0.0, ())
         assert result.ok is (as_planned and accuracy > 0.94)
 
 
 @pytest.fixture
-def answer(
-    folder: Path,
-    cluster: sn.Cluster,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Callable[..., tuple[int, str, str]]:
+def answer(folder, cluster, monkeypatch, capsys):
     """Runs a command here: exit code, output and errors."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*words):
         code = main(words)
         return code, *capsys.readouterr()
 
@@ -139,9 +130,7 @@ def answer(
         ("config --check", "visible=(97,) (SPLITNET_VISIBLE): there is no GPU 97"),
     ],
 )
-def test_what_cannot_be_is_said(
-    answer: Any, monkeypatch: pytest.MonkeyPatch, words: str, said: str
-) -> None:
+def test_what_cannot_be_is_said(answer, monkeypatch, words, said):
     """Exit code 2 and the reason; `config --check` finds what the machine can tell."""
     if words.startswith("plan"):
         words += " --cluster gpu,cpu"
@@ -155,7 +144,7 @@ def test_what_cannot_be_is_said(
     assert said in err
 
 
-def test_a_plan_takes_pins_and_an_audit_keeps_it(answer: Any) -> None:
+def test_a_plan_takes_pins_and_an_audit_keeps_it(answer):
     """package.module:name, with a pin on a layer of a Keras model, which keeps it.
 
     A sparse loss gets class numbers as targets.
@@ -170,7 +159,7 @@ def test_a_plan_takes_pins_and_an_audit_keeps_it(answer: Any) -> None:
     assert "all as planned" in out
 
 
-def test_bench_times_the_plan_against_one_device(answer: Any) -> None:
+def test_bench_times_the_plan_against_one_device(answer):
     """Medians, their ratio, what was predicted, and what stand-ins cannot tell."""
     words = ("bench", "program.py:net", "--stand-ins", "2", "--steps", "4")
     code, out, _ = answer(*words)
@@ -179,7 +168,7 @@ def test_bench_times_the_plan_against_one_device(answer: Any) -> None:
         assert part in out
 
 
-def test_devices_lists_stand_ins(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_lists_stand_ins(answer, monkeypatch):
     """Each with what it stands on, and its figures for a program; or all of a GPU's.
 
     Settings can be held against the machine.

@@ -1,7 +1,6 @@
 """Emitted models: whose layers they have, when memory is used, how they run."""
 
 from dataclasses import replace
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +14,7 @@ from tests.tf.check import BATCH, assert_near, emitted, numbers
 from tests.tf.zoo.models import Loops
 
 
-def test_emit_starts_as_the_same_layers_in_plain_keras(cluster: sn.Cluster) -> None:
+def test_emit_starts_as_the_same_layers_in_plain_keras(cluster):
     """A model built by hand from the very same layers trains bit for bit alike.
 
     Emission neither builds nor calls the user's layers.
@@ -47,7 +46,7 @@ def test_emit_starts_as_the_same_layers_in_plain_keras(cluster: sn.Cluster) -> N
         np.testing.assert_array_equal(mine, its)
 
 
-def test_emit_names_outputs_for_branches_or_as_told(cluster: sn.Cluster) -> None:
+def test_emit_names_outputs_for_branches_or_as_told(cluster):
     """Names given to net.output name losses; others are named by their branch."""
     net = sn.Net("outputs")
     x = net.input("x", (4,))
@@ -58,7 +57,7 @@ def test_emit_names_outputs_for_branches_or_as_told(cluster: sn.Cluster) -> None
     assert model.output_names == ["gr__e__a", "price"]
 
 
-def test_emit_spares_cudnn_on_the_cpu(cluster: sn.Cluster) -> None:
+def test_emit_spares_cudnn_on_the_cpu(cluster):
     """Keras picks cuDNN where any GPU is; a recurrent branch on the CPU must not."""
     net = sn.Net("rnn")
     x = net.input("x", (4, 3))
@@ -73,7 +72,7 @@ def test_emit_spares_cudnn_on_the_cpu(cluster: sn.Cluster) -> None:
     assert model.get_layer("away").use_cudnn == "auto"
 
 
-def test_copy_false_places_the_layers_of_the_source(cluster: sn.Cluster) -> None:
+def test_copy_false_places_the_layers_of_the_source(cluster):
     """No weight exists twice, and what is trained is the source."""
     keras.utils.set_random_seed(1)
     x, pins = keras.Input((6,), name="x"), {"first": "gpu:0", "middle": "gpu:1"}
@@ -94,11 +93,11 @@ def test_copy_false_places_the_layers_of_the_source(cluster: sn.Cluster) -> None
     sn.audit(placed, None, data).check()
 
 
-def test_a_compilation_that_cannot_be_copied_is_told(cluster: sn.Cluster) -> None:
+def test_a_compilation_that_cannot_be_copied_is_told(cluster):
     """The model is placed all the same, not compiled; a plan is asked for by name."""
 
     class Odd(keras.optimizers.SGD):
-        def get_config(self) -> Any:
+        def get_config(self):
             raise NotImplementedError("no words")
 
     model = keras.Sequential([keras.Input((4,)), layers.Dense(2)], name="odd")
@@ -112,9 +111,7 @@ def test_a_compilation_that_cannot_be_copied_is_told(cluster: sn.Cluster) -> Non
         sn.emit(model, cluster)
 
 
-def test_shares_of_gpus_are_compiled_where_keras_would_compile(
-    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shares_of_gpus_are_compiled_where_keras_would_compile(cluster, monkeypatch):
     """Unless told otherwise; what XLA refuses, CPUs and stand-ins run plainly."""
     monkeypatch.setattr(keras_api, "compiles_by_itself", lambda model: True)
     gpus = [replace(device, stand_in=False) for device in cluster.of_kind("gpu")]
@@ -127,7 +124,7 @@ def test_shares_of_gpus_are_compiled_where_keras_would_compile(
     net.output(net.branch("head", joined, layers.Dense(1), on="cpu"))
     plan = sn.plan(net, real, batch=BATCH, time_limit=0.1)
 
-    def how(**options: Any) -> dict[str, str]:
+    def how(**options):
         made = placed_of(sn.emit(net, plan, **options))
         return {runner.device[-5:]: runner.how for runner in made.runners}
 
@@ -138,7 +135,7 @@ def test_shares_of_gpus_are_compiled_where_keras_would_compile(
     assert {r.how for r in placed_of(sn.emit(net, stand_ins)).runners} == {""}
 
 
-def test_xla_leaves_out_what_it_cannot_compile(cluster: sn.Cluster) -> None:
+def test_xla_leaves_out_what_it_cannot_compile(cluster):
     """Rows of a table that is elsewhere, and loops whose gradient has no fixed size."""
     net, mean = sn.Net("left_out"), layers.GlobalAveragePooling1D()
     rows = [layers.Embedding(9, 4), mean]

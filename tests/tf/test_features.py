@@ -8,8 +8,6 @@ drawings are tests of their own.
 import functools
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -25,7 +23,7 @@ PINS = {"left": "gpu:0", "norm": "gpu:0", "right": "gpu:1", "drop": "gpu:1"}
 BATCH, STEPS = 4, 3
 
 
-def source() -> Any:
+def source():
     """Two branches with state and chance, and two named outputs."""
     a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
     left = layers.Dense(5, "tanh", kernel_regularizer="l2", name="left")(a)
@@ -40,8 +38,7 @@ def source() -> Any:
     return keras.Model({"a": a, "b": b}, outputs, name="two")
 
 
-def data() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Three batches of four samples."""
+def data():
     rng = np.random.default_rng(0)
     n = BATCH * STEPS
     x = {key: rng.normal(size=(n, 6)).astype("float32") for key in "ab"}
@@ -49,7 +46,7 @@ def data() -> tuple[dict[str, Any], dict[str, Any]]:
     return x, {"kind": kind, "size": rng.normal(size=(n, 1)).astype("float32")}
 
 
-def compiled(model: Any, **more: Any) -> Any:
+def compiled(model, **more):
     """The model with a loss for each output; the plain one runs eagerly."""
     options = {
         "optimizer": keras.optimizers.SGD(0.01, momentum=0.9),
@@ -60,21 +57,20 @@ def compiled(model: Any, **more: Any) -> Any:
     return model
 
 
-def fit(model: Any, **more: Any) -> Any:
+def fit(model, **more):
     """The history of two epochs, without clocks."""
     options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
     return model.fit(*data(), **options | more).history
 
 
-def state(model: Any) -> list[Any]:
-    """Weights and slots."""
+def state(model):
     found = model.get_weights()
     if model.optimizer is not None:
         found += [np.asarray(v) for v in model.optimizer.variables]
     return found
 
 
-def steps_per_execution(model: Any, folder: Path) -> Any:
+def steps_per_execution(model, folder):
     """Two steps in one call of TensorFlow, and one over.
 
     Averages of the weights are evaluated and saved in their place.
@@ -86,18 +82,17 @@ def steps_per_execution(model: Any, folder: Path) -> Any:
     return found, state(model), model.evaluate(*data(), BATCH, verbose=0)
 
 
-def run_eagerly(model: Any, folder: Path) -> Any:
-    """Step by step, without a graph."""
+def run_eagerly(model, folder):
     return fit(compiled(model, run_eagerly=True)), state(model)
 
 
-def weights_and_losses(model: Any, folder: Path) -> Any:
+def weights_and_losses(model, folder):
     """A weight per sample and output; a loss and a metric that are functions.
 
     A share of the arrays is for validation.
     """
 
-    def off(y_true: Any, y_pred: Any) -> Any:
+    def off(y_true, y_pred):
         return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)
 
     compiled(
@@ -112,14 +107,14 @@ def weights_and_losses(model: Any, folder: Path) -> Any:
     return fit(model, sample_weight=weights, validation_split=0.33), state(model)
 
 
-def mixed_precision(model: Any, folder: Path) -> Any:
+def mixed_precision(model, folder):
     """Loss scaling that overflows at first: the step is skipped, the scale halved."""
     inner = keras.optimizers.SGD(0.01, momentum=0.9)
     scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**126)
     return fit(compiled(model, optimizer=scaled)), state(model)
 
 
-def many_callbacks(model: Any, folder: Path) -> Any:
+def many_callbacks(model, folder):
     """Files of the best and the last, rates, a board, and an early end."""
     stop = callbacks.EarlyStopping(
         "loss", patience=1, mode="max", restore_best_weights=True
@@ -140,11 +135,11 @@ def many_callbacks(model: Any, folder: Path) -> Any:
     return found, ended, state(best), model.get_weights()
 
 
-def backup_and_restore(model: Any, folder: Path) -> Any:
+def backup_and_restore(model, folder):
     """Training that breaks off in its second epoch goes on where it was."""
 
     class Break(callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_begin(self, epoch, logs=None):
             if epoch == 1:
                 raise KeyboardInterrupt
 
@@ -152,21 +147,19 @@ def backup_and_restore(model: Any, folder: Path) -> Any:
     kept = callbacks.BackupAndRestore(folder / "backup")
     with pytest.raises(KeyboardInterrupt):
         fit(model, callbacks=[kept, Break()])
-    seen: list[int] = []
+    seen = []
     told = callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: seen.append(epoch))
     found = fit(model, callbacks=[callbacks.BackupAndRestore(folder / "backup"), told])
     assert seen == [1]
     return found, state(model)
 
 
-def quantized(model: Any, folder: Path) -> Any:
-    """int8 weights predict the same."""
+def quantized(model, folder):
     model.quantize("int8", filters="left|right|kind|size")
     return model.predict(data()[0], verbose=0)
 
 
-def batch_by_batch(model: Any, folder: Path) -> Any:
-    """train_on_batch, test_on_batch and predict_on_batch."""
+def batch_by_batch(model, folder):
     x, y = keras.tree.map_structure(lambda t: t[:BATCH], data())
     compiled(model)
     steps = [model.train_on_batch(x, y, return_dict=True) for _ in range(3)]
@@ -178,9 +171,7 @@ FEATURES += [many_callbacks, backup_and_restore, quantized, batch_by_batch]
 
 
 @pytest.mark.parametrize("run", FEATURES)
-def test_feature_gives_the_numbers_of_the_plain_model(
-    run: Any, cluster: sn.Cluster, tmp_path: Path
-) -> None:
+def test_feature_gives_the_numbers_of_the_plain_model(run, cluster, tmp_path):
     """Placed and plain return the same to rounding; the audit of a step is clean."""
     plain = source()
     placed = emitted(plain, cluster, batch=BATCH, pins=PINS)
@@ -207,8 +198,8 @@ sys.stdout.buffer.write(pygraphviz.AGraph(path).draw(format=kind, prog="dot"))
 
 
 def test_plot_model_draws_a_placed_model_like_the_plain_one(
-    cluster: sn.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, tmp_path, monkeypatch
+):
     """Keras wants a program named dot: here it is one that lends pygraphviz's."""
     (tmp_path / "dot").write_text(DOT)
     (tmp_path / "dot").chmod(0o755)
@@ -228,15 +219,13 @@ def test_plot_model_draws_a_placed_model_like_the_plain_one(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:Skipping variable loading:UserWarning")
-def test_a_tuner_searches_over_placed_models(
-    cluster: sn.Cluster, tmp_path: Path
-) -> None:
+def test_a_tuner_searches_over_placed_models(cluster, tmp_path):
     """KerasTuner builds, trains, saves and loads them: scores and the best as plain."""
     import keras_tuner as tuning
 
     x, y = data()
 
-    def build(hp: Any, *, placed: bool) -> Any:
+    def build(hp, *, placed):
         keras.utils.set_random_seed(1)
         model = source()
         if placed:

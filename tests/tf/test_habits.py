@@ -1,8 +1,6 @@
 """Keras and TensorBoard habits: the summary's device column, the callback."""
 
 import os
-from pathlib import Path
-from typing import Any
 
 import keras
 import pytest
@@ -17,7 +15,7 @@ DATA = [numbers(8, count=32), numbers(8, count=32, seed=1)], numbers(2, count=32
 
 
 @pytest.fixture(scope="module")
-def model(cluster: sn.Cluster) -> Any:
+def model(cluster):
     """A compiled model on two stand-ins, one layer shared, one model nested."""
     net = sn.Net("habits")
     one, two = net.input("one", (8,)), net.input("two", (8,))
@@ -32,14 +30,14 @@ def model(cluster: sn.Cluster) -> Any:
     return made
 
 
-def device_of(text: str, layer: str) -> str:
+def device_of(text, layer):
     """The device in the row that begins with a layer's name."""
     rows = [line for line in text.splitlines() if line.startswith("│")]
     row = next(line for line in rows if line.lstrip("│ └").startswith(layer))
     return row.rstrip("│ ").rpartition("│")[2].strip()
 
 
-def test_summary_has_a_device_for_every_layer(model: Any) -> None:
+def test_summary_has_a_device_for_every_layer(model):
     """Inputs, shared layers, long names, what is nested; the table stays straight."""
     text = sn.summary(model, expand_nested=True, show_trainable=True)
 
@@ -55,13 +53,11 @@ def test_summary_has_a_device_for_every_layer(model: Any) -> None:
     assert device_of(some, "nested") == "gpu:1"
 
 
-def test_model_summary_shows_devices(
-    model: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_model_summary_shows_devices(model, capsys):
     """`model.summary()` prints the column, to the screen or to `print_fn`."""
     model.summary()
     shown = capsys.readouterr().out
-    said: list[str] = []
+    said = []
     model.summary(print_fn=said.append)
 
     assert device_of(shown, "join") == "cpu:0"
@@ -72,10 +68,10 @@ def test_model_summary_shows_devices(
         sn.summary(plain)
 
 
-def events(folder: Path) -> dict[str, list[tuple[int, str, bytes]]]:
+def events(folder):
     """Step, plugin and first bytes of everything written, by tag."""
-    found: dict[str, list[tuple[int, str, bytes]]] = {}
-    plugin_of: dict[str, str] = {}
+    found = {}
+    plugin_of = {}
     for file in sorted(folder.rglob("events.out.tfevents.*")):
         for record in tf.data.TFRecordDataset(os.fspath(file)):
             event = tf.compat.v1.Event.FromString(record.numpy())
@@ -87,7 +83,7 @@ def events(folder: Path) -> dict[str, list[tuple[int, str, bytes]]]:
     return found
 
 
-def test_callback_writes_diagram_audit_and_time(model: Any, tmp_path: Path) -> None:
+def test_callback_writes_diagram_audit_and_time(model, tmp_path):
     """TensorBoard's plugins get pictures, texts and curves, and the audit is clean."""
     callback = sn.PlacementCallback(tmp_path)
 
@@ -113,7 +109,7 @@ def test_callback_writes_diagram_audit_and_time(model: Any, tmp_path: Path) -> N
     assert [step for step, _, _ in written["measured/step_seconds"]] == [0, 1]
 
 
-def test_callback_says_what_an_eager_step_hides(model: Any, tmp_path: Path) -> None:
+def test_callback_says_what_an_eager_step_hides(model, tmp_path):
     """An audit that could watch nothing says so instead of passing without a word."""
     eager = sn.place(sn.unplace(model), sn.plan_of(model).cluster, batch=16)
     eager.compile("sgd", "mse", run_eagerly=True)

@@ -1,7 +1,5 @@
 """The memory of a step: a part keeps what plain Keras keeps, and what was planned."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.tf.story import story
@@ -70,9 +68,7 @@ measure("u_net", u_net(), 16)
 """
 
 
-def test_a_step_holds_what_plain_keras_holds_and_what_was_planned(
-    tmp_path: Path,
-) -> None:
+def test_a_step_holds_what_plain_keras_holds_and_what_was_planned(tmp_path):
     """At most 1.1 of plain Keras, 15 % off the plan; much less if computed again."""
     counts = {"TF_ENABLE_ONEDNN_OPTS": "1"}  # the allocator
     found = story(PEAKS, tmp_path, seconds=900, **counts)

@@ -1,7 +1,6 @@
 """Saved on four devices, loaded on eight, two and one; planned for what is not here."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ from splitnet.cli import main
 
 
 @pytest.fixture(scope="module")
-def far() -> tuple[sn.Net, sn.Plan]:
-    """A net of four branches, planned for four GPUs."""
+def far():
     net = sn.Net("far")
     x = net.input("x", (6,))
     branches = [
@@ -31,8 +29,8 @@ BATCH_HERE = np.ones((4, 6), "float32"), np.ones((4, 3), "float32")
 
 @pytest.mark.parametrize("road", ["file", "place"])
 def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(
-    road: str, far: tuple[sn.Net, sn.Plan], cluster: sn.Cluster, tmp_path: Path
-) -> None:
+    road, far, cluster, tmp_path
+):
     """Names are kept, what moved is recorded, and an audit by the old plan names it."""
     net, plan = far
     if road == "file":
@@ -65,7 +63,7 @@ def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(
     assert {one.part for one in found if one.part} == set(MOVED)
 
 
-def test_a_plan_whose_devices_have_stand_ins_moves_nothing(cluster: sn.Cluster) -> None:
+def test_a_plan_whose_devices_have_stand_ins_moves_nothing(cluster):
     """gpu:0 of a plan for another machine is the stand-in of that name."""
     net = sn.Net("near")
     made = net.branch("b", net.input("x", (6,)), layers.Dense(3, name="d"), on="gpu:2")
@@ -80,9 +78,7 @@ def test_a_plan_whose_devices_have_stand_ins_moves_nothing(cluster: sn.Cluster) 
 
 
 @pytest.mark.filterwarnings("always:not on this machine")
-def test_the_command_audits_by_the_plan_of_the_file(
-    far: tuple[sn.Net, sn.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_audits_by_the_plan_of_the_file(far, tmp_path, capsys):
     """`splitnet audit --plan --stand-ins` names every part that was moved."""
     far[1].save(tmp_path / "plan.json")
     (tmp_path / "far.py").write_text(

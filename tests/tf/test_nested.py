@@ -1,8 +1,5 @@
 """Models inside models: opened, so that their calls can be split, or kept whole."""
 
-from pathlib import Path
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from tests.tf.check import assert_near, emitted
 pytestmark = pytest.mark.filterwarnings("ignore:(?s).*destroy the mask:UserWarning")
 
 
-def stem() -> Any:
+def stem():
     """A functional model with state, chance, and another model inside."""
     x = keras.Input((5, 4), name="steps")
     inner = keras.Sequential(
@@ -26,7 +23,7 @@ def stem() -> Any:
     return keras.Model(x, layers.Add(name="sum")([x, y]), name="stem")
 
 
-def nested() -> Any:
+def nested():
     """One model called twice, once frozen in its mode, and a head named like a layer.
 
     Masks of the embedding pass through the stem to the mean.
@@ -41,14 +38,13 @@ def nested() -> Any:
     return keras.Model(words, head(read), name="nested")
 
 
-def data() -> tuple[Any, Any]:
-    """Nine samples, some padded."""
+def data():
     rng = np.random.default_rng(0)
     words = rng.integers(0, 9, (9, 5)).astype("int32")
     return words, rng.normal(size=(9, 2)).astype("float32")
 
 
-def trained(model: Any) -> list[Any]:
+def trained(model):
     """Outputs, the losses of three steps, weights, outputs."""
     x, y = data()
     model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -58,13 +54,13 @@ def trained(model: Any) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def plain(cluster: sn.Cluster) -> list[Any]:
+def plain(cluster):
     """What the plain model gives, compiled as the placed one is."""
     keras.utils.set_random_seed(0)
     return trained(nested())
 
 
-def names(graph: sn.Graph) -> list[str]:
+def names(graph):
     """The calls that are no inputs, without those that make masks or drop."""
     inputs = {part.name for part in graph.parts if part.kind == "input"}
     found = [call.name for call in graph.calls if call.name not in inputs]
@@ -81,7 +77,7 @@ OPEN = {
 }
 
 
-def test_calls_of_opened_models_have_their_path() -> None:
+def test_calls_of_opened_models_have_their_path():
     """Each call of the model has calls of its own, or is one; weights count once."""
     graph = sn.read(nested(), batch=4)
 
@@ -98,9 +94,7 @@ def test_calls_of_opened_models_have_their_path() -> None:
 
 
 @pytest.mark.parametrize("choice", ["expand", "keep"])
-def test_placed_equals_plain_opened_or_whole(
-    choice: str, cluster: sn.Cluster, plain: list[Any], tmp_path: Path
-) -> None:
+def test_placed_equals_plain_opened_or_whole(choice, cluster, plain, tmp_path):
     """Outputs, losses and weights, a file of weights too; and all where planned."""
     keras.utils.set_random_seed(0)
     model = nested()
@@ -122,7 +116,7 @@ def test_placed_equals_plain_opened_or_whole(
     assert_near(placed.get_weights(), sn.unplace(placed).get_weights())
 
 
-def test_opened_calls_run_as_segments(cluster: sn.Cluster, plain: list[Any]) -> None:
+def test_opened_calls_run_as_segments(cluster, plain):
     """Recomputation reaches into an opened model."""
     keras.utils.set_random_seed(0)
     pins = {"stem": "gpu:0", "stem@2": "gpu:0", "head": "gpu:1"}
@@ -139,11 +133,11 @@ def test_opened_calls_run_as_segments(cluster: sn.Cluster, plain: list[Any]) -> 
     assert_near(trained(placed), plain)
 
 
-def test_opening_waits_where_inputs_are_changed() -> None:
+def test_opening_waits_where_inputs_are_changed():
     """A model that casts its input, or has a call of its own, stays one call."""
 
     class Twice(keras.Model):
-        def call(self, inputs: Any, training: Any = None) -> Any:
+        def call(self, inputs, training=None):
             return 2 * super().call(inputs, training=training)
 
     whole = keras.Input((4,), dtype="float64", name="whole")

@@ -21,7 +21,7 @@ from tests.tf.check import assert_near, emitted, numbers
 X, Y = numbers(6, count=8), numbers(1, count=8, seed=1)
 
 
-def compile_both(placed: Any) -> tuple[Any, Any]:
+def compile_both(placed):
     """A placed model and its plain copy, which runs eagerly; compiled alike."""
     plain = sn.unplace(placed)
     for one in (placed, plain):
@@ -30,12 +30,11 @@ def compile_both(placed: Any) -> tuple[Any, Any]:
     return placed, plain
 
 
-def pair(model: Any, cluster: sn.Cluster, **pins: str) -> tuple[Any, Any]:
-    """A Keras model placed, and its plain copy."""
+def pair(model, cluster, **pins):
     return compile_both(emitted(model, cluster, batch=4, pins=pins))
 
 
-def fit(models: Any, x: Any = X, batch_size: int = 4) -> None:
+def fit(models, x=X, batch_size=4):
     """Train models alike; they have the same variables afterwards."""
     for one in models:
         keras.utils.set_random_seed(1)
@@ -44,13 +43,12 @@ def fit(models: Any, x: Any = X, batch_size: int = 4) -> None:
     assert_near(ours, theirs)
 
 
-def chain(*body: Any, width: int = 6) -> Any:
-    """A Keras model of layers one after the other, and a head."""
+def chain(*body, width=6):
     head = layers.Dense(1, name="head")
     return keras.Sequential([keras.Input((width,)), *body, head])
 
 
-def calls(model: Any, device: str = "") -> tuple[list[Any], list[Any]]:
+def calls(model, device=""):
     """The calls of part functions in the step that was traced last, and backward."""
     [graph] = [g for ref in placed_of(model).graphs if (g := ref()) is not None][-1:]
     found = [op for op in graph.get_operations() if key_in(function_of(op))]
@@ -59,7 +57,7 @@ def calls(model: Any, device: str = "") -> tuple[list[Any], list[Any]]:
     return tuple([op for op, b in zip(found, back) if b == wanted] for wanted in (0, 1))
 
 
-def test_two_calls_of_one_layer_with_state_do_not_wait(cluster: sn.Cluster) -> None:
+def test_two_calls_of_one_layer_with_state_do_not_wait(cluster):
     """A shared seed or moving average orders small updates only, and is exact."""
     a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
     shared = [layers.Dense(5, "tanh", name="dense")]
@@ -81,7 +79,7 @@ def test_two_calls_of_one_layer_with_state_do_not_wait(cluster: sn.Cluster) -> N
     assert second not in ancestors([first])
 
 
-def test_gradients_run_where_the_forward_call_ran(cluster: sn.Cluster) -> None:
+def test_gradients_run_where_the_forward_call_ran(cluster):
     """Also of parts without weights, with an unknown batch and integer inputs."""
     ids = keras.Input((3,), dtype="int32", name="ids")
     flat = layers.Flatten(name="flat")(layers.Embedding(7, 4, name="rows")(ids))
@@ -95,7 +93,7 @@ def test_gradients_run_where_the_forward_call_ran(cluster: sn.Cluster) -> None:
         assert [len(found) for found in calls(models[0], device)] == [1, 1]
 
 
-def change(model: Any, how: str) -> None:
+def change(model, how):
     """Change what a trace depends on."""
     dense = model.get_layer("dense")
     dense.trainable = how != "trainable"
@@ -107,7 +105,7 @@ def change(model: Any, how: str) -> None:
         dense.dtype_policy = keras.DTypePolicy("mixed_bfloat16")
 
 
-def test_no_trace_is_stale_after_a_change(cluster: sn.Cluster) -> None:
+def test_no_trace_is_stale_after_a_change(cluster):
     """What plain Keras sees after compile() is seen by parts as well."""
     body = [layers.Dense(5, "relu", name="dense")]
     body.append(layers.Dropout(0.5, seed=2, name="drop"))
@@ -128,20 +126,20 @@ class KeepsScores(layers.Layer):
 
     scores: Any = None
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         self.scores = keras.ops.tanh(inputs)
         return inputs + self.scores
 
 
-def test_a_tensor_that_a_layer_keeps_is_read_in_a_step(cluster: sn.Cluster) -> None:
+def test_a_tensor_that_a_layer_keeps_is_read_in_a_step(cluster):
     """A step of one's own adds what a layer keeps to the loss: as in plain Keras."""
     body = layers.Dense(4, name="dense"), KeepsScores(name="keeps")
     pins = {"dense": "gpu:0", "keeps": "gpu:0", "head": "gpu:1"}
     models = pair(chain(*body), cluster, **pins)
 
-    def gradients(one: Any) -> Any:
+    def gradients(one):
         @tf.function
-        def step(x: Any) -> Any:
+        def step(x):
             with sn.placement_scope(one):
                 with tf.GradientTape() as tape:
                     loss = tf.reduce_mean(one(x, training=True) ** 2)
@@ -153,7 +151,7 @@ def test_a_tensor_that_a_layer_keeps_is_read_in_a_step(cluster: sn.Cluster) -> N
     assert_near(*map(gradients, models))
 
 
-def test_a_part_that_comes_back_is_cut(cluster: sn.Cluster) -> None:
+def test_a_part_that_comes_back_is_cut(cluster):
     """A function starts where something arrives, and ends where something leaves."""
     x = keras.Input((4,), name="x")
     a = layers.Dense(4, name="a")(x)
@@ -167,7 +165,7 @@ def test_a_part_that_comes_back_is_cut(cluster: sn.Cluster) -> None:
     assert sorted(found) == [["a"], ["away"], ["b"], ["back", "head"]]
 
 
-def test_weights_of_another_device_are_read_once_a_step(cluster: sn.Cluster) -> None:
+def test_weights_of_another_device_are_read_once_a_step(cluster):
     """A shared layer's weights cross once for all micro-batches, which recompute."""
     net = sn.Net("shared")
     x = net.input("x", (6,))
@@ -184,7 +182,7 @@ def test_weights_of_another_device_are_read_once_a_step(cluster: sn.Cluster) -> 
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_micro_batches_run_in_order(schedule: str, cluster: sn.Cluster) -> None:
+def test_micro_batches_run_in_order(schedule, cluster):
     """Each function is traced once. A stage of two passes one piece after the other.
 
     With 1f1b the third begins when the first has come back to the first stage.
@@ -211,7 +209,7 @@ def test_micro_batches_run_in_order(schedule: str, cluster: sn.Cluster) -> None:
     assert not any(a in ancestors([b]) for a, b in zip(forward, forward[1:]))
 
 
-def test_a_placed_model_runs_inside_a_dataset(cluster: sn.Cluster) -> None:
+def test_a_placed_model_runs_inside_a_dataset(cluster):
     """`dataset.map` of a placed model gives the outputs of the plain one."""
     dense = layers.Dense(5, "relu", name="dense")
     models = pair(chain(dense), cluster, dense="gpu:0", head="gpu:1")
@@ -220,7 +218,7 @@ def test_a_placed_model_runs_inside_a_dataset(cluster: sn.Cluster) -> None:
     assert_near(*(list(rows.map(one)) for one in models))
 
 
-def test_gradients_are_summed_where_their_tensor_was_made(cluster: sn.Cluster) -> None:
+def test_gradients_are_summed_where_their_tensor_was_made(cluster):
     """An addition hands its gradient on without an op that would say where it is."""
     first = keras.Input((5, 16))
     found = layers.Dense(16, name="enter")(first)
@@ -239,13 +237,13 @@ def test_gradients_are_summed_where_their_tensor_was_made(cluster: sn.Cluster) -
     assert sent.get(("gpu:1", "gpu:2", "gradient"), (0, 0)) == (0, 0)
 
 
-def test_uneven_batches_are_traced_as_often_as_by_keras(cluster: sn.Cluster) -> None:
+def test_uneven_batches_are_traced_as_often_as_by_keras(cluster):
     """1,000 samples by 32 for three epochs, then a prediction by another batch."""
-    traced: list[bool] = []
+    traced = []
 
     @keras.saving.register_keras_serializable("traces")
     class Counted(layers.Dense):
-        def call(self, inputs: Any, training: Any = None) -> Any:
+        def call(self, inputs, training=None):
             traced.append(not tf.executing_eagerly())
             return super().call(inputs)
 
@@ -264,7 +262,7 @@ def test_uneven_batches_are_traced_as_often_as_by_keras(cluster: sn.Cluster) -> 
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_frozen_weights_cost_no_gradient(own: bool, cluster: sn.Cluster) -> None:
+def test_frozen_weights_cost_no_gradient(own, cluster):
     """In Keras' training step; a step of one's own may ask for it."""
     model = keras.Sequential(
         [keras.Input((4,)), layers.Dense(4, trainable=False), layers.Dense(4)]
@@ -273,7 +271,7 @@ def test_frozen_weights_cost_no_gradient(own: bool, cluster: sn.Cluster) -> None
     frozen = placed.layers[-2].kernel.value
 
     @tf.function
-    def step(x: Any) -> Any:
+    def step(x):
         if not own:
             return placed.train_step((x, x))
         with sn.placement_scope(placed):
@@ -293,7 +291,7 @@ def test_frozen_weights_cost_no_gradient(own: bool, cluster: sn.Cluster) -> None
     assert len(products) == (3 if own else 1)
 
 
-def test_gradients_of_gradients_are_as_in_plain_keras(cluster: sn.Cluster) -> None:
+def test_gradients_of_gradients_are_as_in_plain_keras(cluster):
     """A penalty on the gradient of the input, as in a WGAN."""
     keras.utils.set_random_seed(0)
     body = [layers.Dense(8, activation="tanh"), layers.Dense(1)]
@@ -301,9 +299,9 @@ def test_gradients_of_gradients_are_as_in_plain_keras(cluster: sn.Cluster) -> No
     placed = emitted(model, cluster, batch=8)
     x = tf.constant(np.random.default_rng(0).normal(size=(8, 4)), tf.float32)
 
-    def penalty(one: Any) -> Any:
+    def penalty(one):
         @tf.function
-        def step(x: Any) -> Any:
+        def step(x):
             with sn.placement_scope(one):
                 with tf.GradientTape() as outer:
                     with tf.GradientTape() as inner:

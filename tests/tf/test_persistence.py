@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -30,7 +28,7 @@ model.fit(x, np.zeros((13, 2), "float32"), verbose=0)
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
+def case():
     """Two branches with weights, state and chance, and a merge."""
     net = sn.Net("kept")
     a, b = net.input("a", (5, 3)), net.input("b", (4,))
@@ -44,14 +42,13 @@ def case() -> Case:
     return Case(net, [numbers(5, 3), numbers(4)], numbers(2, seed=1))
 
 
-def fit(model: Any, case: Case) -> float:
-    """One epoch; its loss."""
+def fit(model, case):
     history = model.fit(case.x, case.y, batch_size=BATCH, shuffle=False, verbose=0)
     return history.history["loss"][0]
 
 
 @pytest.fixture(scope="module")
-def trained(case: Case, cluster: sn.Cluster) -> Any:
+def trained(case, cluster):
     """A placed model after an epoch; tests leave its weights as they are."""
     compiled = keras.optimizers.SGD(0.1, momentum=0.9), "mse"
     model = emitted(case.source, cluster, compiled=compiled)
@@ -60,16 +57,13 @@ def trained(case: Case, cluster: sn.Cluster) -> Any:
 
 
 @pytest.fixture(scope="module")
-def saved(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trained model as a .keras file."""
+def saved(trained, tmp_path_factory):
     path = tmp_path_factory.mktemp("saved") / "model.keras"
     trained.save(path)
     return path
 
 
-def test_saved_model_loads_without_splitnet_on_one_cpu(
-    saved: Path, trained: Any, case: Case, tmp_path: Path
-) -> None:
+def test_saved_model_loads_without_splitnet_on_one_cpu(saved, trained, case, tmp_path):
     """Another program, one CPU, no splitnet: same predictions, and training goes on.
 
     No member of the file says where anything ran, or who placed it.
@@ -101,9 +95,7 @@ HOMES = {0: None, 3: {"read": "gpu:2", "see": "gpu:0"}}
 
 
 @pytest.mark.parametrize("gpus", HOMES)
-def test_training_goes_on_elsewhere_as_if_never_moved(
-    saved: Path, trained: Any, case: Case, gpus: int
-) -> None:
+def test_training_goes_on_elsewhere_as_if_never_moved(saved, trained, case, gpus):
     """Load, plan for other devices, say what moved, train: weights, slots, averages."""
     box = sn.local_cluster(stand_in_gpus=gpus)
     loaded = keras.models.load_model(saved)
@@ -122,7 +114,7 @@ def test_training_goes_on_elsewhere_as_if_never_moved(
         assert_near(one.variables, other.variables)
 
 
-def test_weights_go_both_ways(trained: Any, case: Case, tmp_path: Path) -> None:
+def test_weights_go_both_ways(trained, case, tmp_path):
     """A .weights.h5 file of a placed model fits the plain one, and the other way.
 
     The plain one has weights, seeds and optimizer state on the default device.
@@ -145,9 +137,7 @@ def test_weights_go_both_ways(trained: Any, case: Case, tmp_path: Path) -> None:
     assert other.get_layer("see").kernel.value.device.endswith("CPU:2")
 
 
-def test_export_names_no_device_and_leaves_the_model_placed(
-    trained: Any, case: Case, tmp_path: Path
-) -> None:
+def test_export_names_no_device_and_leaves_the_model_placed(trained, case, tmp_path):
     """An exported model serves where the devices do not exist, strictly placed too."""
     trained.export(tmp_path / "served", verbose=False)
     text = (tmp_path / "served" / "saved_model.pb").read_bytes()

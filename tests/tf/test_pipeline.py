@@ -1,7 +1,6 @@
 """Micro-batches, recomputation and compiled parts: the same training, another way."""
 
 from dataclasses import replace
-from typing import Any
 
 import keras
 import numpy as np
@@ -21,12 +20,11 @@ X, Y = numbers(8), classes(4)
 LOSS = "sparse_categorical_crossentropy"
 
 
-def emitted(cluster: sn.Cluster, **way: Any) -> Any:
-    """The chain of three stages, placed and compiled."""
+def emitted(cluster, **way):
     return check.emitted(chain().source, cluster, way, ("sgd", LOSS), batch=12)
 
 
-def test_a_plan_says_how_it_runs(cluster: sn.Cluster) -> None:
+def test_a_plan_says_how_it_runs(cluster):
     """What `emit` is told is in the model's plan, and needs not be told again."""
     told = emitted(cluster, microbatches=3, schedule="1f1b", recompute=True)
     net = chain().source
@@ -41,7 +39,7 @@ def test_a_plan_says_how_it_runs(cluster: sn.Cluster) -> None:
     )
 
 
-def test_micro_batches_train_eagerly_and_in_functions(cluster: sn.Cluster) -> None:
+def test_micro_batches_train_eagerly_and_in_functions(cluster):
     """Eagerly they are NumPy's arrays; a `tf.function` does not convert the loop."""
     placed = emitted(cluster, microbatches=3)
     plain = sn.unplace(placed)
@@ -54,7 +52,7 @@ def test_micro_batches_train_eagerly_and_in_functions(cluster: sn.Cluster) -> No
     assert_near(placed.get_weights(), plain.get_weights())
 
 
-def test_gradients_are_summed_as_they_come(cluster: sn.Cluster) -> None:
+def test_gradients_are_summed_as_they_come(cluster):
     """By one function for each backward call but the first; there is no AddN of all."""
     placed = emitted(cluster, microbatches=6)
     with watch_graphs() as found:
@@ -67,7 +65,7 @@ def test_gradients_are_summed_as_they_come(cluster: sn.Cluster) -> None:
     assert len(sums) == 5 * 3
 
 
-def test_recompute_runs_the_forward_pass_twice(cluster: sn.Cluster) -> None:
+def test_recompute_runs_the_forward_pass_twice(cluster):
     """It is not folded away; "auto" computes nothing twice where there is room."""
     once, twice, auto = (
         sum(row.ops for row in sn.audit(model, None, (X[:12], Y[:12])).check().rows)
@@ -78,7 +76,7 @@ def test_recompute_runs_the_forward_pass_twice(cluster: sn.Cluster) -> None:
     assert auto == once
 
 
-def test_frozen_weights_of_towers_cross_once_as_well(cluster: sn.Cluster) -> None:
+def test_frozen_weights_of_towers_cross_once_as_well(cluster):
     """No gradient comes back; what a call changes is no weight and read each time."""
     frozen = layers.Dense(200)
     frozen.trainable = False
@@ -99,15 +97,15 @@ def test_frozen_weights_of_towers_cross_once_as_well(cluster: sn.Cluster) -> Non
 class Outside(layers.Layer):
     """Doubles in Python, which no compiler sees."""
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         made = tf.numpy_function(lambda one: 2 * one, [x], x.dtype)
         return keras.ops.reshape(made, keras.ops.shape(x)) + x
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape):
         return input_shape
 
 
-def test_parts_that_cannot_be_compiled_run_as_they_are(cluster: sn.Cluster) -> None:
+def test_parts_that_cannot_be_compiled_run_as_they_are(cluster):
     """A loop, and a layer of somebody's own, which is tried; a warning says why.
 
     The stages that can be are called for each of two pieces.
@@ -123,7 +121,7 @@ def test_parts_that_cannot_be_compiled_run_as_they_are(cluster: sn.Cluster) -> N
     assert "XLA compiles its loop for one length only" in said
 
 
-def test_what_micro_batches_change_is_warned_of(cluster: sn.Cluster) -> None:
+def test_what_micro_batches_change_is_warned_of(cluster):
     """BatchNormalization of a piece, and a masked loss: a mean over what is left."""
     way = {"microbatches": 2}
     net = chain([layers.BatchNormalization(name="norm")]).source
@@ -154,23 +152,18 @@ def test_what_micro_batches_change_is_warned_of(cluster: sn.Cluster) -> None:
     ],
     ids=str,
 )
-def test_nonsense_is_refused_with_the_reason(
-    way: dict[str, Any], words: str, cluster: sn.Cluster
-) -> None:
-    """Each option names what it may be."""
+def test_nonsense_is_refused_with_the_reason(way, words, cluster):
     with pytest.raises(sn.DeclarationError, match=words):
         emitted(cluster, **way)
 
 
 @keras.saving.register_keras_serializable("test_pipeline")
 class Own(keras.Model):
-    """A model with a training step of its own."""
-
-    def train_step(self, data: Any) -> Any:
+    def train_step(self, data):
         return super().train_step(data)
 
 
-def test_models_that_cannot_be_cut_are_refused(cluster: sn.Cluster) -> None:
+def test_models_that_cannot_be_cut_are_refused(cluster):
     """A state of a whole batch, a step of one's own, a loss that is no mean."""
     x = keras.Input(batch_shape=(8, 5, 3))
     whole = keras.Model(x, layers.GRU(2, stateful=True, name="kept")(x))

@@ -4,7 +4,6 @@ import copy
 import pickle
 import warnings
 from contextlib import ExitStack
-from typing import Any
 
 import keras
 import pytest
@@ -16,13 +15,12 @@ from tests.tf.check import BATCH, assert_near, devices, emitted, numbers, words
 from tests.tf.zoo import ZOO, two_branches
 
 
-def placed_pair(cluster: sn.Cluster) -> Any:
-    """Two branches on two devices, not compiled."""
+def placed_pair(cluster):
     branches = two_branches(layers.Dense(4, name="l"), layers.Dense(4))
     return emitted(branches.source, cluster)
 
 
-def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
+def test_placed_model_trains_in_a_loop_of_ones_own(cluster):
     """Under placement_scope a user's step equals plain, slots beside their weights.
 
     Around a plain model it does nothing.
@@ -30,13 +28,13 @@ def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
     placed = placed_pair(cluster)
     plain = sn.unplace(placed)
     x, y = tf.constant(numbers(6)[:BATCH]), tf.constant(numbers(2)[:BATCH])
-    losses: list[list[float]] = []
+    losses = []
     for model in (placed, plain):
         optimizer = keras.optimizers.Adam(0.1)
         optimizer.build(model.trainable_variables)
 
         @tf.function
-        def step(model: Any = model, optimizer: Any = optimizer) -> Any:
+        def step(model=model, optimizer=optimizer):
             with sn.placement_scope(model, *[optimizer] * (model is placed)):
                 with tf.GradientTape() as tape:
                     loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
@@ -63,9 +61,7 @@ def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
         ("over its layers", "called outside of it"),
     ],
 )
-def test_a_step_that_is_not_placed_warns_once_with_the_remedy(
-    how: str, words: str, cluster: sn.Cluster
-) -> None:
+def test_a_step_that_is_not_placed_warns_once_with_the_remedy(how, words, cluster):
     """Nobody places the updates of a step of one's own unless it is asked for."""
     model = placed_pair(cluster)
     optimizer = keras.optimizers.SGD()
@@ -73,7 +69,7 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(
     named = [optimizer] if how == "scope" else []
 
     @tf.function
-    def step(x: Any, y: Any) -> None:
+    def step(x, y):
         with ExitStack() as scope, tf.GradientTape() as tape:
             if how != "no scope":
                 scope.enter_context(sn.placement_scope(model, *named))
@@ -105,7 +101,7 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(
     assert all(one.filename == __file__ for one in said)
 
 
-def test_two_placed_models_in_one_step_keep_their_devices(cluster: sn.Cluster) -> None:
+def test_two_placed_models_in_one_step_keep_their_devices(cluster):
     """A GAN whose two optimizers are named: no warning, slots beside their weights."""
     keras.utils.set_random_seed(0)
     make, judge = (
@@ -121,7 +117,7 @@ def test_two_placed_models_in_one_step_keep_their_devices(cluster: sn.Cluster) -
         optimizer.build(one.trainable_variables)
 
     @tf.function
-    def step(x: Any) -> None:
+    def step(x):
         for model, optimizer, aim in zip((make, judge), optimizers, (1.0, 0.0)):
             with sn.placement_scope(model, optimizer):
                 with tf.GradientTape() as tape:
@@ -135,7 +131,7 @@ def test_two_placed_models_in_one_step_keep_their_devices(cluster: sn.Cluster) -
         assert set(devices(optimizer._momentums)) == {device}
 
 
-def test_slots_follow_weights_of_an_optimizer_built_before(cluster: sn.Cluster) -> None:
+def test_slots_follow_weights_of_an_optimizer_built_before(cluster):
     """An optimizer that was built early has its slots moved when it is compiled."""
     model = placed_pair(cluster)
     optimizer = keras.optimizers.Adam()
@@ -145,13 +141,13 @@ def test_slots_follow_weights_of_an_optimizer_built_before(cluster: sn.Cluster) 
     assert devices(optimizer._momentums) == devices(model.trainable_variables)
 
 
-def test_sparse_gradients_stay_sparse_across_a_cut(cluster: sn.Cluster) -> None:
+def test_sparse_gradients_stay_sparse_across_a_cut(cluster):
     """The gradient of a looked-up table is rows, on the device of the table."""
     model = emitted(ZOO["wide_and_deep"]().source, cluster)
     kinds = []
 
     @tf.function
-    def step() -> None:
+    def step():
         with sn.placement_scope(model):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(model([words(6, 50), numbers(5)]))
@@ -161,13 +157,13 @@ def test_sparse_gradients_stay_sparse_across_a_cut(cluster: sn.Cluster) -> None:
     assert kinds == [tf.IndexedSlices]
 
 
-def test_jit_compile_is_refused_aloud(cluster: sn.Cluster, dense: Any) -> None:
+def test_jit_compile_is_refused_aloud(cluster, dense):
     """XLA asked for is not used, and that is said; Keras may not turn it on itself."""
     assert not dense.supports_jit
     assert not dense.jit_compile
     model = placed_pair(cluster)
 
-    def trained() -> None:
+    def trained():
         model.compile("sgd", "mse", jit_compile=True)
         model.train_on_batch(numbers(6), numbers(2))
 
@@ -182,7 +178,7 @@ def test_jit_compile_is_refused_aloud(cluster: sn.Cluster, dense: Any) -> None:
     [keras.models.clone_model, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))],
     ids=["clone_model", "deepcopy", "pickle"],
 )
-def test_duplicates_of_a_placed_model_are_plain(dense: Any, duplicate: Any) -> None:
+def test_duplicates_of_a_placed_model_are_plain(dense, duplicate):
     """What Keras copies is a plain model that works, and knows no plan."""
     clone = duplicate(dense)
 

@@ -6,7 +6,6 @@ for SQuAD), and PyTorch pull request 45591 (an LSTM of cuDNN). Figures are for o
 """
 
 import functools
-from typing import Any
 
 import keras
 import pytest
@@ -15,12 +14,11 @@ from keras import layers
 import splitnet as sn
 
 
-def resnet50() -> Any:
-    """ResNet-50 for images of 224 x 224."""
+def resnet50():
     return keras.applications.ResNet50(weights=None)
 
 
-def bert() -> Any:
+def bert():
     """BERT-base with the two outputs of SQuAD, for 384 words."""
     words = keras.Input((384,), dtype="int32")
     x = layers.LayerNormalization()(layers.Embedding(30_522, 768)(words))
@@ -32,8 +30,7 @@ def bert() -> Any:
     return keras.Model(words, layers.Dense(2)(x))
 
 
-def lstm() -> Any:
-    """An LSTM of 512 units over 100 steps."""
+def lstm():
     x = keras.Input((100, 512))
     return keras.Model(x, layers.LSTM(512, return_sequences=True)(x))
 
@@ -42,7 +39,7 @@ FLOAT, HALF = "float32", "mixed_float16"
 
 
 @functools.cache
-def read(build: Any, policy: str, batch: int, training: bool) -> sn.Graph:
+def read(build, policy, batch, training):
     """The graph of a model of a policy, for all cards."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
@@ -66,8 +63,8 @@ def read(build: Any, policy: str, batch: int, training: bool) -> sn.Graph:
     ],
 )
 def test_a_predicted_step_is_within_a_factor_of_two(
-    build: Any, preset: str, policy: str, batch: int, training: bool, published: float
-) -> None:
+    build, preset, policy, batch, training, published
+):
     """Of the published one; and the verdict says that it is estimated."""
     box = sn.Cluster.of("gpu", "cpu", preset=preset)
     graph = read(build, policy, batch, training)
@@ -79,10 +76,10 @@ def test_a_predicted_step_is_within_a_factor_of_two(
     assert 0.5 < found.seconds / published < 2.0
 
 
-def test_layers_cost_what_they_compute_when_a_model_predicts() -> None:
+def test_layers_cost_what_they_compute_when_a_model_predicts():
     """Without training Dropout passes its input on, and a norm takes no means."""
 
-    def build() -> Any:
+    def build():
         x = keras.Input((64, 64, 8))
         y = layers.Dropout(0.5, name="drop")(layers.BatchNormalization(name="norm")(x))
         return keras.Model(x, layers.Dense(4)(y))

@@ -1,9 +1,6 @@
 """Reading: names, sizes and weights of every call, without memory on any device."""
 
-from typing import Any
-
 import keras
-import pytest
 from keras import layers
 
 import splitnet as sn
@@ -14,7 +11,7 @@ from tests.tf.zoo import ZOO
 from tests.zoo import between_parts
 
 
-def test_read_makes_a_vertex_of_each_call_and_an_edge_of_each_tensor() -> None:
+def test_read_makes_a_vertex_of_each_call_and_an_edge_of_each_tensor():
     """A shared layer is called twice, its weights are counted once; edges have bytes.
 
     The net is the example of the first page.
@@ -40,7 +37,7 @@ def test_read_makes_a_vertex_of_each_call_and_an_edge_of_each_tensor() -> None:
     }
 
 
-def test_read_names_every_call_and_leaves_a_keras_model_alone() -> None:
+def test_read_names_every_call_and_leaves_a_keras_model_alone():
     """Names say the part and the layer; a second call is counted; no node is added."""
     net = sn.Net("twice")
     twice = layers.Dense(4, name="d")
@@ -55,19 +52,19 @@ def test_read_names_every_call_and_leaves_a_keras_model_alone() -> None:
     assert sn.read(graph) is graph
 
 
-def test_bodies_take_inputs_spread_listed_or_by_name() -> None:
+def test_bodies_take_inputs_spread_listed_or_by_name():
     """A body of two arguments gets two; of one, a list; of names, a dict's items."""
-    seen: dict[str, Any] = {}
+    seen = {}
 
-    def spread(a: Any, b: Any) -> Any:
+    def spread(a, b):
         seen["spread"] = [a.name, b.name]
         return a + b
 
-    def listed(both: Any) -> Any:
+    def listed(both):
         seen["listed"] = [t.name for t in both]
         return both[0] + both[1]
 
-    def named(b: Any, a: Any) -> Any:
+    def named(b, a):
         seen["named"] = [a.name, b.name]
         return a + b
 
@@ -116,7 +113,7 @@ def build():
 """
 
 
-def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
+def test_read_and_plan_do_not_start_tensorflow(tmp_path):
     """Settings stay open until emission: no device was claimed by then.
 
     C6: 53 GiB of weights that a function makes are planned in less than 2 GiB, by the
@@ -133,10 +130,10 @@ def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
         assert answer.pop(false) is False
 
 
-def test_read_prices_open_sizes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_read_prices_open_sizes_and_says_so(caplog):
     """An image as 224 wide, through all calls; a plan of it is matched with it."""
 
-    def build(side: int | None) -> Any:
+    def build(side):
         x = entry = keras.Input((side, side, 3), name="photo")
         for strides in (2, 2):
             x = layers.Conv2D(4, 3, strides=strides)(x)
@@ -156,7 +153,7 @@ def test_read_prices_open_sizes_and_says_so(caplog: pytest.LogCaptureFixture) ->
     assert sites[1].node.outputs[0].shape == (None, None, None, 4)
 
 
-def test_a_model_with_inputs_by_name_has_a_largest_batch() -> None:
+def test_a_model_with_inputs_by_name_has_a_largest_batch():
     """A model is read, not called."""
     box = sn.Cluster.of("gpu", "cpu", memory="64 MiB", cpu_memory="32 MiB")
     inputs = {n: keras.Input((32,), name=n) for n in ("a", "b")}

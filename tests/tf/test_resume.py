@@ -1,8 +1,6 @@
 """Training that is interrupted and goes on as if it had not been."""
 
 import signal
-from pathlib import Path
-from typing import Any
 
 import keras
 import pytest
@@ -15,22 +13,22 @@ from tests.tf.check import emitted, numbers
 class Interrupt(keras.callbacks.Callback):
     """In the second step of an epoch raise, or send this process a signal."""
 
-    def __init__(self, epoch: int, number: int | None = None) -> None:
+    def __init__(self, epoch, number=None):
         super().__init__()
         self.epoch, self.number = epoch, number
         self.now = 0
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch, logs=None):
         self.now = epoch
         if epoch == self.epoch and self.number is None:
             raise RuntimeError("interrupted")
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch, logs=None):
         if (self.now, batch) == (self.epoch, 1) and self.number is not None:
             signal.raise_signal(self.number)
 
 
-def trained(cluster: sn.Cluster, *callbacks: Any) -> list[float]:
+def trained(cluster, *callbacks):
     """Losses of four epochs of a placed net with Dropout, from the same start."""
     keras.utils.set_random_seed(5)
     net = sn.Net("drops")
@@ -48,9 +46,7 @@ def trained(cluster: sn.Cluster, *callbacks: Any) -> list[float]:
     return done.history["loss"]
 
 
-def test_a_resumed_training_drops_what_it_would_have_dropped(
-    cluster: sn.Cluster, tmp_path: Path
-) -> None:
+def test_a_resumed_training_drops_what_it_would_have_dropped(cluster, tmp_path):
     """Losses after the backup equal those without an interruption; it is deleted."""
     whole = trained(cluster)
     with pytest.raises(RuntimeError, match="interrupted"):
@@ -62,9 +58,7 @@ def test_a_resumed_training_drops_what_it_would_have_dropped(
     assert not (tmp_path / "backup").exists()
 
 
-def test_a_termination_saves_the_step_and_ends_the_program(
-    cluster: sn.Cluster, tmp_path: Path
-) -> None:
+def test_a_termination_saves_the_step_and_ends_the_program(cluster, tmp_path):
     """Exit code 143; the epoch begins anew from the saved weights."""
     before = signal.getsignal(signal.SIGTERM)
     callbacks = Interrupt(1, signal.SIGTERM), sn.ResumeTraining(tmp_path / "backup")

@@ -1,7 +1,5 @@
 """Split layers: parts of one layer on several devices, and the whole layer again."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from tests.tf.check import emitted, numbers
 THREE = ["gpu:0", "gpu:1", "gpu:2"]
 
 
-def declared(layer: Any, shape: tuple[int, ...], dtype: str = "float32") -> sn.Net:
+def declared(layer, shape, dtype="float32"):
     """A net of one layer that is cut, and a head."""
     net = sn.Net("wide")
     x = net.input("x", shape, dtype)
@@ -25,13 +23,12 @@ def declared(layer: Any, shape: tuple[int, ...], dtype: str = "float32") -> sn.N
     return net
 
 
-def split(net: sn.Net, cluster: sn.Cluster) -> Any:
-    """A placed and compiled model."""
+def split(net, cluster):
     compiled = keras.optimizers.Adam(0.01), "mse"
     return emitted(net, cluster, compiled=compiled, batch=4)
 
 
-def test_each_device_holds_its_slice_slots_and_updates(cluster: sn.Cluster) -> None:
+def test_each_device_holds_its_slice_slots_and_updates(cluster):
     """The audit sees variables, slots and updates of each slice at home."""
     cut = split(declared(layers.Embedding(20, 7), (3,), "int32"), cluster)
     x = np.random.default_rng(0).integers(0, 20, (4, 3))
@@ -46,9 +43,7 @@ def test_each_device_holds_its_slice_slots_and_updates(cluster: sn.Cluster) -> N
     assert sizes == [(20, 3), (20, 2), (20, 2)]
 
 
-def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
-    cluster: sn.Cluster, tmp_path: Any
-) -> None:
+def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(cluster, tmp_path):
     """Files hold whole weights and slots; slices read them back; training goes on."""
     nets = [
         declared(layers.MultiHeadAttention(4, 3, name="broad"), (5, 6)) for _ in "12"
@@ -56,7 +51,7 @@ def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
     cut, other = (split(net, cluster) for net in nets)
     x, y = numbers(5, 6, count=9), numbers(2, count=9)
 
-    def losses(model: Any) -> list[float]:
+    def losses(model):
         fitted = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
         return list(fitted.history["loss"])
 
@@ -74,7 +69,7 @@ def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
     assert losses(other) == pytest.approx(after, rel=1e-5)
 
 
-def test_a_split_of_a_trained_layer_begins_with_its_values(cluster: sn.Cluster) -> None:
+def test_a_split_of_a_trained_layer_begins_with_its_values(cluster):
     """A built layer, such as one of a loaded model, is cut with its weights."""
     trained = layers.Dense(8, "softmax", name="trained")
     trained.build((None, 6))
@@ -88,7 +83,7 @@ def test_a_split_of_a_trained_layer_begins_with_its_values(cluster: sn.Cluster) 
     np.testing.assert_allclose(model(x), head(trained(x)), atol=1e-6)
 
 
-def dense(*args: Any, **options: Any) -> Any:
+def dense(*args, **options):
     """A Dense layer of nine units, made when it is called."""
     return lambda: layers.Dense(9, *args, **options)
 
@@ -111,14 +106,13 @@ NORM = keras.constraints.UnitNorm(-1)
         (dense(activity_regularizer="l2"), 1, "has an activity_regularizer"),
     ],
 )
-def test_layers_that_cannot_be_split_say_why(make: Any, rank: int, words: str) -> None:
-    """The reason, and what could be done."""
+def test_layers_that_cannot_be_split_say_why(make, rank, words):
     with pytest.raises(sn.DeclarationError, match=words):
         sn.read(declared(make(), (6, 6, 2)[-rank:]))
 
 
 @pytest.mark.parametrize("kind", ["branch", "split"])
-def test_attention_without_its_inputs_says_what_it_reads(kind: str) -> None:
+def test_attention_without_its_inputs_says_what_it_reads(kind):
     """One tensor is not enough, and Keras' own words do not say so."""
     net = sn.Net("alone")
     x = net.input("x", (6, 4))
@@ -129,14 +123,13 @@ def test_attention_without_its_inputs_says_what_it_reads(kind: str) -> None:
         sn.read(net)
 
 
-def inside(layer: Any) -> Any:
-    """A model of the layer."""
+def inside(layer):
     x = keras.Input((6,))
     return keras.Model(x, layer(x))
 
 
 @pytest.mark.parametrize("wrap", [lambda la: [layers.Dense(6), la], inside, None])
-def test_a_layer_that_is_cut_cannot_be_shared_as_well(wrap: Any) -> None:
+def test_a_layer_that_is_cut_cannot_be_shared_as_well(wrap):
     """Its weights would be two sets, though the declaration says one."""
     net = sn.Net("shared")
     x = net.input("x", (6,))
@@ -153,7 +146,7 @@ def test_a_layer_that_is_cut_cannot_be_shared_as_well(wrap: Any) -> None:
         sn.read(net)
 
 
-def test_an_optimizer_of_whole_matrices_is_warned_of(cluster: sn.Cluster) -> None:
+def test_an_optimizer_of_whole_matrices_is_warned_of(cluster):
     """The norm of a slice is not that of the layer."""
     model = split(declared(layers.Dense(9, name="low"), (6,)), cluster)
 

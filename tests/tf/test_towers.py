@@ -1,8 +1,5 @@
 """Towers: exactly the model they replicate, on every device that was named."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -18,20 +15,18 @@ from tests.tf.zoo.ways import FOUR, TWO, towered
 
 
 @pytest.fixture
-def double_precision() -> Iterator[None]:
+def double_precision():
     """Layers in float64, where the order of a sum does not show."""
     keras.config.set_dtype_policy("float64")
     yield
     keras.config.set_dtype_policy("float32")
 
 
-def sgd() -> Any:
-    """With momentum."""
+def sgd():
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
 
-def difference(one: Any, other: Any) -> float:
-    """The largest difference between the weights of two models."""
+def difference(one, other):
     pairs = zip(one.get_weights(), other.get_weights(), strict=True)
     return max(float(np.abs(a - b).max()) for a, b in pairs)
 
@@ -42,7 +37,7 @@ class Renamed(layers.BatchNormalization):
 
 
 @pytest.mark.parametrize("kind", ["per_tower", "synchronised"])
-def test_moments_of_batch_norm(kind: str, cluster: sn.Cluster) -> None:
+def test_moments_of_batch_norm(kind, cluster):
     """Moving means are those of the whole batch; empty towers do not count.
 
     Moments of a synchronised BatchNormalization, of any class, are sent as planned.
@@ -65,8 +60,7 @@ def test_moments_of_batch_norm(kind: str, cluster: sn.Cluster) -> None:
         assert len(planned) == len(FOUR) + 1
 
 
-def test_dropout_draws_anew_in_every_tower(cluster: sn.Cluster) -> None:
-    """Equal samples on different towers are dropped differently."""
+def test_dropout_draws_anew_in_every_tower(cluster):
     net = sn.Net("drop")
     x = net.input("x", (64,))
     net.output(net.towers("drop", x, layers.Dropout(0.5, seed=3), on=FOUR))
@@ -78,9 +72,7 @@ def test_dropout_draws_anew_in_every_tower(cluster: sn.Cluster) -> None:
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_broadcast_inputs_reach_every_tower_whole(
-    cluster: sn.Cluster, microbatches: int
-) -> None:
+def test_broadcast_inputs_reach_every_tower_whole(cluster, microbatches):
     """A table that is no batch is split neither by towers nor by micro-batches.
 
     Its bytes do not depend on the batch, nor in the whole model of towers.
@@ -89,7 +81,7 @@ def test_broadcast_inputs_reach_every_tower_whole(
     x, table = net.input("x", (4,)), net.input("table", (4,))
     weigh = layers.Dense(4, use_bias=False, kernel_initializer="identity")
 
-    def body(table: Any, x: Any) -> Any:
+    def body(table, x):
         return keras.ops.matmul(weigh(x), keras.ops.transpose(table))
 
     net.output(net.towers("look", [table, x], body, on=TWO, broadcast=table))
@@ -106,17 +98,14 @@ def test_broadcast_inputs_reach_every_tower_whole(
     assert sent == [{128}] * 3
 
 
-def branched() -> Any:
-    """A Keras model with two branches."""
+def branched():
     x = keras.Input((6,), name="x")
     left = layers.Dense(4, activation="relu")(x)
     right = layers.Dense(4, activation="tanh")(x)
     return keras.Model(x, layers.Dense(3)(layers.Add()([left, right])), name="branched")
 
 
-def test_data_parallel_trains_and_restores_as_the_model_it_copies(
-    cluster: sn.Cluster, tmp_path: Any
-) -> None:
+def test_data_parallel_trains_and_restores_as_the_model_it_copies(cluster, tmp_path):
     """A branched model on three towers, its source left as it was.
 
     The saved file is a plain model: three towers, two, or none go on alike.
@@ -129,7 +118,7 @@ def test_data_parallel_trains_and_restores_as_the_model_it_copies(
     for one in (three, model):
         one.compile("adam", "mse")
 
-    def fit(one: Any) -> float:
+    def fit(one):
         made = one.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
         return made.history["loss"][-1]
 
@@ -149,7 +138,7 @@ def test_data_parallel_trains_and_restores_as_the_model_it_copies(
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
 
 
-def test_moving_averages_of_wide_towers_are_states(cluster: sn.Cluster) -> None:
+def test_moving_averages_of_wide_towers_are_states(cluster):
     """Those of 30 features return to their home, beside the weights' gradients."""
     x = keras.Input((5, 6))
     flat = layers.BatchNormalization()(layers.Flatten()(x))
@@ -160,7 +149,7 @@ def test_moving_averages_of_wide_towers_are_states(cluster: sn.Cluster) -> None:
     sn.audit(placed, None, (np.ones((6, 5, 6)), np.ones((6, 1)))).check()
 
 
-def test_data_parallel_joins_outputs_where_data_come_in() -> None:
+def test_data_parallel_joins_outputs_where_data_come_in():
     """Among workers' processors, the join is on this program's own."""
     names = ("worker:0/cpu:0", "worker:1/cpu:0")
     machine = sn.Cluster.of("cpu:0", *names)
@@ -172,8 +161,8 @@ def test_data_parallel_joins_outputs_where_data_come_in() -> None:
 
 
 def test_data_parallel_takes_the_plain_model_of_a_placed_one(
-    cluster: sn.Cluster, double_precision: None, tmp_path: Any
-) -> None:
+    cluster, double_precision, tmp_path
+):
     """Slices are whole layers again, and neither pins nor micro-batches go over."""
     net = sn.Net("cut")
     x = net.input("x", (6,), dtype="float64")
@@ -194,7 +183,7 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(
     sn.audit(towers, sn.plan_of(towers), (x[:8], y[:8])).check()
 
 
-def siamese() -> Any:
+def siamese():
     """Branches that share a layer, a nested model, a merge on the CPU, and a head."""
     net = sn.Net("siamese")
     x = net.input("x", (6,), dtype="float64")
@@ -208,7 +197,7 @@ def siamese() -> Any:
     return net
 
 
-def stages() -> Any:
+def stages():
     """A Keras model with a skip, a nested model and a layer that is called twice."""
     twice = layers.Dense(6, "tanh")
     inner = keras.Sequential([keras.Input((6,)), layers.Dense(6, "relu"), twice])
@@ -226,12 +215,8 @@ def stages() -> Any:
     ids=["branches in two pieces", "stages"],
 )
 def test_towers_of_a_placed_model_keep_its_placement(
-    make: Any,
-    pins: Any,
-    microbatches: int,
-    cluster: sn.Cluster,
-    double_precision: None,
-) -> None:
+    make, pins, microbatches, cluster, double_precision
+):
     """Each tower is over two devices, and exact where some have no sample."""
     way = {"microbatches": microbatches}
     placed = emitted(make(), cluster, way, batch=8, pins=pins)
@@ -254,14 +239,14 @@ def test_towers_of_a_placed_model_keep_its_placement(
     sn.audit(towers, mine, (x[:8], y[:8])).check()
 
 
-def bad(net: sn.Net) -> Any:
+def bad(net):
     """One device, an unknown policy, one device twice, a policy of what is nested."""
     x = net.input("x", (4,))
     one = net.towers("one", x, layers.Dense(2), on=["gpu:0"], batch_norm="all")
     return net.split("two", one, layers.Dense(4), on=["gpu:0", "gpu:1", "gpu:0"])
 
 
-def mean(net: sn.Net) -> Any:
+def mean(net):
     """An output without a batch, an input that is sparse, and one that is none."""
     x = net.input("x", (4,))
     net.output(net.towers("mean", x, lambda t: keras.ops.mean(t, axis=0), on=FOUR))
@@ -270,7 +255,7 @@ def mean(net: sn.Net) -> Any:
     return net.towers("sparse", coded, layers.Dense(2), on=FOUR)
 
 
-def nested(net: sn.Net) -> Any:
+def nested(net):
     """A policy that could not be kept inside of a nested model."""
     body = keras.Sequential([keras.Input((4,)), layers.BatchNormalization()])
     x = net.input("x", (4,))
@@ -285,8 +270,7 @@ def nested(net: sn.Net) -> Any:
         (nested, ["list its layers"]),
     ],
 )
-def test_towers_that_cannot_be_split_are_refused(declare: Any, words: Any) -> None:
-    """Every fault at once."""
+def test_towers_that_cannot_be_split_are_refused(declare, words):
     net = sn.Net("bad")
     net.output(declare(net))
 
@@ -295,12 +279,12 @@ def test_towers_that_cannot_be_split_are_refused(declare: Any, words: Any) -> No
     assert all(word in str(error.value) for word in words)
 
 
-def test_data_parallel_says_what_it_needs(cluster: sn.Cluster) -> None:
+def test_data_parallel_says_what_it_needs(cluster):
     """Too few devices, a fixed batch and a stranger's input are named."""
     fixed = keras.Input(batch_shape=(8, 4), name="fixed")
     still = keras.Model(fixed, layers.Dense(2)(fixed))
     placed = emitted(branched(), cluster, pins={"dense*": "gpu:1", "*": "gpu:0"})
-    faults: list[tuple[str, dict[str, Any]]] = [
+    faults = [
         ("needs two or more devices", {"devices": ["gpu:0"]}),
         (r"has 0 \(none\)", {"devices": 0}),
         (r"has 0 \(none\)", {"devices": []}),

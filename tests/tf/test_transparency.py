@@ -5,9 +5,7 @@ one is built by hand from the very layers that were declared.
 """
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import keras
 import pytest
@@ -24,7 +22,7 @@ DOUBLE = {"own_gradients_in_pieces", "split_words", "towers_synchronised"}
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_placed_equals_plain(name: str, cluster: sn.Cluster) -> None:
+def test_placed_equals_plain(name, cluster):
     """Outputs, losses, weights, slots, seeds and gradients; and all where planned.
 
     Every call of a model that nobody declared is sent to another stand-in than the call
@@ -47,7 +45,7 @@ def test_placed_equals_plain(name: str, cluster: sn.Cluster) -> None:
         assert set(sn.plan_of(placed).device_of.values()) >= {"gpu:0", "gpu:1", "gpu:2"}
 
 
-def assert_moved_as_planned(audit: sn.Audit) -> None:
+def assert_moved_as_planned(audit):
     """Activations cross as often as planned, to the byte; masks count among them."""
     for (source, target, kind), (planned, actual) in audit.moved.items():
         if kind.startswith("weights"):
@@ -57,14 +55,14 @@ def assert_moved_as_planned(audit: sn.Audit) -> None:
             assert planned - masks <= actual <= planned, (source, target)
 
 
-def everything() -> Any:
+def everything():
     """Decay, clipping, averages that overwrite, accumulation."""
     averages = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 2}
     options = {"weight_decay": 0.1, "clipnorm": 0.5, "gradient_accumulation_steps": 2}
     return keras.optimizers.AdamW(0.01, **options, **averages)
 
 
-def two_in_one() -> Any:
+def two_in_one():
     """An optimizer for kernels and another for the rest; not in every Keras."""
     if not hasattr(keras.optimizers, "MultiOptimizer"):
         return everything()
@@ -74,7 +72,7 @@ def two_in_one() -> Any:
     )
 
 
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
+OPTIMIZERS = {
     "adamw_everything": everything,
     "global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.1),
     "schedule": lambda: keras.optimizers.RMSprop(
@@ -86,7 +84,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_placed_equals_plain_with_optimizers(name: str, cluster: sn.Cluster) -> None:
+def test_placed_equals_plain_with_optimizers(name, cluster):
     """Slots, averages, clipping, decay and accumulation change nothing and stay put.
 
     The gradient of `silu`, which is a function of its own, runs at its branch.

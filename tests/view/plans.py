@@ -21,11 +21,9 @@ class Draft:
         self.weights, self.last, self.places = {}, {}, {}
 
     def source(self, name, shape=(64,), on="cpu:0"):
-        """Add an input."""
         return self.part(name, kind="input", shape=shape, on=on, weight_bytes=0)
 
     def merge(self, name, sources, layer, at="cpu:0", on="auto", shape=(64,)):
-        """Add a merge."""
         its = {"kind": "merge", "weight_bytes": 0, "on": on, "shape": shape}
         return self.part(name, sources, [layer], at, **its)
 
@@ -112,7 +110,6 @@ def moved_to(plan, cluster):
 
 @cache
 def one():
-    """A single branch on a single device."""
     draft = Draft("one", 32)
     draft.source("x", (28, 28))
     draft.part("only", ["x"], ["Flatten", "Dense"], "cpu:0", shape=(10,))

@@ -20,7 +20,6 @@ from tests.view.layouts import layout_faults, layout_of, random_plan
 
 
 def box_named(text, name):
-    """The line of the DOT text that makes the box of a name."""
     lines = re.findall(r"^\s*\"box-\d+\" \[.*", text, re.MULTILINE)
     (line,) = [line for line in lines if f"<B>{name}" in line]
     return line
@@ -250,7 +249,6 @@ def test_dot_of_marks_what_an_audit_found_elsewhere():
 
 
 def test_dot_of_frames_hosts_when_there_are_several():
-    """Devices of two workers stand in two outer frames."""
     plan = plans.siamese()
     names = ("worker:0/gpu:0", "worker:1/gpu:0", "worker:0/cpu:0")
     new = dict(zip(("gpu:0", "gpu:1", "cpu:0"), names))

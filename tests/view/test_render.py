@@ -45,7 +45,6 @@ def test_draw_writes_the_format_that_the_suffix_says(suffix, tmp_path):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_draw_refuses_what_cannot_be_drawn(thing, name, options, said, tmp_path):
-    """The message says what is allowed, and no file appears."""
     with pytest.raises(SplitnetError, match=said):
         sn.draw(thing, tmp_path / name, **options)
     assert not list(tmp_path.iterdir())

@@ -30,7 +30,6 @@ class Page(HTMLParser):
         self.ids = [value for name, value in self.attributes if name == "id"]
 
     def handle_starttag(self, tag, attrs):
-        """Note the tag and what it has."""
         self.tags.append(tag)
         self.attributes += attrs
         self.open += [tag] if tag not in VOID else []
@@ -40,7 +39,6 @@ class Page(HTMLParser):
         assert tag in VOID or self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
 
     def handle_data(self, data):
-        """Keep the text."""
         self.words.append(data)
 
 
@@ -54,12 +52,10 @@ PLANS = {
 
 @cache
 def page_of(name):
-    """The page of one of the plans above."""
     return report_html(PLANS[name])
 
 
 def data_of(text):
-    """What the script of a page is given."""
     (found,) = re.findall(r'<script id="data"[^>]*>(.*?)</script>', text, re.DOTALL)
     return read(found)
 
@@ -110,7 +106,6 @@ def test_report_compares_strategies_with_bars():
 
 
 def leaves(tree):
-    """The parts of a block."""
     if isinstance(tree, int):
         return [tree]
     return [part for child in tree["inside"] for part in leaves(child)]
@@ -238,7 +233,6 @@ def test_report_shows_nasty_names_as_text():
 
 
 def test_report_writes_its_file(tmp_path):
-    """The page is in the file that was asked for, alone; twice the same bytes."""
     path = report(plans.towers(30), tmp_path / "report.html")
     assert path.read_text(encoding="utf-8") == page_of("towers")
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

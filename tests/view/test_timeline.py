@@ -25,7 +25,6 @@ class Mark(NamedTuple):
 
     @property
     def wide(self):
-        """Its width."""
         return self.right - self.x
 
 
@@ -52,12 +51,10 @@ class Chart:
 
 
 def task(part, start, stop, gpu=0, phase="forward", microbatch=0):
-    """A task on one of the GPUs."""
     return Task(part, f"gpu:{gpu}", phase, start, stop, microbatch)
 
 
 def step(*tasks, copies=(), devices=2):
-    """The chart of hand-written tasks."""
     names = tuple(f"gpu:{n}" for n in range(devices))
     return Chart(Timeline(tasks, copies, names, {}))
 

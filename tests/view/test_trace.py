@@ -17,11 +17,9 @@ class Events(list):
         super().__init__(json.loads(path.read_text())["traceEvents"])
 
     def of(self, kind):
-        """Those of one kind."""
         return [event for event in self if event["ph"] == kind]
 
     def names(self, kind):
-        """The names of rows or processes."""
         return [e["args"]["name"] for e in self.of("M") if e["name"] == kind]
 
 

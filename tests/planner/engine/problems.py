@@ -56,14 +56,12 @@ def random_graph(count, seed):
 
 
 def chain_graph(count):
-    """Dense calls in a row, each a part of its own."""
     names = [f"c{i}" for i in range(count)]
     calls = [zoo.call(name, flops=2e6, out=2**16, weights=(name,)) for name in names]
     return zoo.graph_of("chain", calls, list(pairwise(names)))
 
 
 def free_problem(graph, cluster):
-    """A step whose calls may be anywhere."""
     names = tuple(device.name for device in cluster)
     return problem_of(
         step_graph(graph, cluster, units="calls"),
@@ -79,7 +77,7 @@ def step_problem(count, seed, *, gpus=2, cut_penalty=0.0):
     graph = random_graph(count, seed)
     cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="1 GiB", link="5 GB/s")
     names = tuple(device.name for device in cluster)
-    apart: list[set[int]] = [set() for _ in range(count)]
+    apart = [set() for _ in range(count)]
     if seed % 3 == 0:
         a, b = draw.sample(range(count), 2)
         apart[a].add(b)
@@ -173,7 +171,6 @@ def random_loads(count, seed, *, cut_penalty=0.0):
 
 
 def best_of_all(problem, objective, contiguity):
-    """The least penalized value over all assignments."""
     best = inf
     devices = range(problem.device_count)
     for place in itertools.product(devices, repeat=problem.group_count):

@@ -91,7 +91,6 @@ def test_search_is_repeated_and_longer_ones_go_on(objective):
 
 
 def test_clock_ends_a_search_and_says_so():
-    """Steps that last for hours are cut off by the time limit."""
     problem = step_problem(24, 1)
 
     found = solve(problem, objective="latency", effort=10**12, time_limit=0.2)
@@ -117,7 +116,6 @@ def test_without_time_the_gpus_are_still_used(calls):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("broken", ["memory", "devices"])
 def test_what_cannot_be_is_infeasible(objective, broken):
-    """No memory, or a group without devices: an infinite value, no exception."""
     problem = step_problem(20, 1)
     graph = problem.graph._replace(capacity_bytes=np.full(3, 1e6))
     if broken == "devices":
@@ -132,7 +130,6 @@ def test_what_cannot_be_is_infeasible(objective, broken):
 
 
 def test_empty_problem_is_solved():
-    """Nothing to place costs nothing."""
     problem = random_loads(5, 0)
     nothing = problem.graph._replace(size_bytes=np.zeros(0), seconds=np.zeros((0, 2)))
 

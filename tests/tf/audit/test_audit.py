@@ -2,7 +2,6 @@
 
 import gc
 import threading
-from typing import Any
 
 import keras
 import numpy as np
@@ -23,36 +22,34 @@ X, Y = numbers(6), numbers(2)
 class Scoped(layers.Layer):
     """A Dense layer that opens a device scope in its call."""
 
-    def __init__(self, device: str, **more: Any) -> None:
+    def __init__(self, device, **more):
         super().__init__(**more)
         self.inner, self.device = layers.Dense(4), device
 
-    def get_config(self) -> Any:
+    def get_config(self):
         return super().get_config() | {"device": self.device}
 
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         with tf.device(self.device):
             self.inner.build(shape)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         with tf.device(self.device):
             return self.inner(inputs)
 
 
-def branches(left: Any = None) -> Any:
-    """A net of two branches."""
+def branches(left=None):
     return two_branches(left or layers.Dense(4), layers.Dense(4, name="r")).source
 
 
-def emitted(cluster: sn.Cluster, left: Any = None) -> Any:
-    """The net, placed and compiled."""
+def emitted(cluster, left=None):
     return check.emitted(branches(left), cluster, compiled=("adam", "mse"))
 
 
 # --- what must ring -------------------------------------------------------------------
 
 
-def recipe(left: Any, right: Any, *, scopes: bool = True) -> Any:
+def recipe(left, right, *, scopes=True):
     """The Keras FAQ's: branches built under tf.device, joined and headed outside."""
     x = keras.Input((6,), name="x")
     if scopes:
@@ -67,21 +64,21 @@ def recipe(left: Any, right: Any, *, scopes: bool = True) -> Any:
     return model
 
 
-def of_the_faq() -> Any:
+def of_the_faq():
     """Only its variables are where it says: forward and backward ops all strayed."""
     model = recipe(layers.Dense(4, name="left"), layers.Dense(4, name="right"))
     model.train_on_batch(X, Y)
     return model
 
 
-def with_a_device_in_call() -> Any:
+def with_a_device_in_call():
     """Its forward ops are there; its backward pass is not."""
     homes = {"left": "/device:CPU:1", "right": "/device:CPU:2"}
     sides = (Scoped(device, name=name) for name, device in homes.items())
     return recipe(*sides, scopes=False)
 
 
-def compiled_by_xla() -> Any:
+def compiled_by_xla():
     """It shows nothing, so nothing is proven."""
     plain = keras.models.clone_model(of_the_faq())
     plain.compile("adam", "mse", jit_compile=True)
@@ -99,9 +96,7 @@ PINS = {"left": "gpu:0", "right": "gpu:1", "add": "cpu", "head": "gpu:1"}
         (compiled_by_xla, ("forward",), ""),
     ],
 )
-def test_audit_finds_plain_models_out(
-    make: Any, strayed: tuple[str, ...], there: str, cluster: sn.Cluster
-) -> None:
+def test_audit_finds_plain_models_out(make, strayed, there, cluster):
     """What is not on its device is found in both branches, and nothing else.
 
     The marks that an audit lends to a plain model are taken back.
@@ -121,25 +116,24 @@ def test_audit_finds_plain_models_out(
     assert "call" not in vars(model)
 
 
-def with_a_device_inside_a_part(cluster: sn.Cluster) -> Any:
+def with_a_device_inside_a_part(cluster):
     """A part's ops run on its device unless they ask for another."""
     return emitted(cluster, Scoped("/device:CPU:3"))
 
 
-def with_a_variable_of_elsewhere(cluster: sn.Cluster) -> Any:
+def with_a_variable_of_elsewhere(cluster):
     """What a part reads from another device without a plan is a transfer."""
     with tf.device("/device:CPU:3"):
         elsewhere = tf.Variable(tf.ones([2000]))
 
     class Reads(layers.Layer):
-        def call(self, inputs: Any) -> Any:
+        def call(self, inputs):
             return inputs * tf.reduce_sum(elsewhere)
 
     return emitted(cluster, [layers.Dense(4), Reads()])
 
 
-def with_a_moved_slot(cluster: sn.Cluster) -> Any:
-    """One slot was put elsewhere."""
+def with_a_moved_slot(cluster):
     model = emitted(cluster)
     model.optimizer.build(model.trainable_variables)
     slot = model.optimizer._velocities[0]
@@ -148,7 +142,7 @@ def with_a_moved_slot(cluster: sn.Cluster) -> Any:
     return model
 
 
-def with_an_optimizer_without_hooks(cluster: sn.Cluster) -> Any:
+def with_an_optimizer_without_hooks(cluster):
     """Updates run on device 0, and gradients pass through it."""
     placing._place = lambda optimizer: None
     return emitted(cluster)
@@ -172,14 +166,8 @@ SIDES = {"left", "right", "head"}
     ],
 )
 def test_audit_finds_what_strays_in_a_placed_model(
-    make: Any,
-    aspect: str,
-    parts: set[str],
-    words: str,
-    cluster: sn.Cluster,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Ops, variables, slots and updates elsewhere are found, and named."""
+    make, aspect, parts, words, cluster, monkeypatch
+):
     monkeypatch.setattr(placing, "_place", placing._place)  # put back afterwards
     audit = sn.audit(make(cluster), None, (X, Y))
 
@@ -188,21 +176,16 @@ def test_audit_finds_what_strays_in_a_placed_model(
 
 
 @pytest.fixture(scope="module")
-def net() -> sn.Net:
-    """The net of the model for tests that leave it as it is."""
+def net():
     return branches()
 
 
 @pytest.fixture(scope="module")
-def placed(cluster: sn.Cluster, net: sn.Net) -> Any:
-    """The model."""
+def placed(cluster, net):
     return check.emitted(net, cluster, compiled=("adam", "mse"))
 
 
-def test_audit_finds_another_plan_out(
-    cluster: sn.Cluster, net: sn.Net, placed: Any
-) -> None:
-    """A model held against a plan for other devices is not clean."""
+def test_audit_finds_another_plan_out(cluster, net, placed):
     pins = {"left": "gpu:2", "right": "gpu:0"}
     other = sn.plan(net, cluster, batch=BATCH, pins=pins, time_limit=0.1)
     found = sn.audit(placed, other, (X, Y)).findings
@@ -214,11 +197,11 @@ def test_audit_finds_another_plan_out(
 # --- what must not --------------------------------------------------------------------
 
 
-def test_audits_in_two_threads_do_not_disturb_each_other(placed: Any) -> None:
+def test_audits_in_two_threads_do_not_disturb_each_other(placed):
     """TensorFlow collects graphs for the whole process, so one waits for the other."""
-    audits: dict[int, sn.Audit] = {}
+    audits = {}
 
-    def act(number: int) -> None:
+    def act(number):
         audits[number] = sn.audit(placed, None, (X, Y))
 
     threads = [threading.Thread(target=act, args=(n,)) for n in range(2)]
@@ -232,9 +215,7 @@ def test_audits_in_two_threads_do_not_disturb_each_other(placed: Any) -> None:
     assert audits[0].moved == audits[1].moved
 
 
-def test_audit_without_targets_watches_the_forward_pass(
-    cluster: sn.Cluster, placed: Any
-) -> None:
+def test_audit_without_targets_watches_the_forward_pass(cluster, placed):
     """`x` alone, or a model that is not compiled: forward only, and it says so.
 
     What the watched function hands to its caller is no transfer of the model.
@@ -254,7 +235,7 @@ def test_audit_without_targets_watches_the_forward_pass(
     assert not any(target == "cpu:0" for _, target, _ in audit.moved)
 
 
-def test_weights_that_a_layer_gets_later_are_known(cluster: sn.Cluster) -> None:
+def test_weights_that_a_layer_gets_later_are_known(cluster):
     """`quantize` and `enable_lora` make them beside the layer's first; else it rings.
 
     Those that `quantize` frees are known no more, although others may get their ids.
@@ -275,7 +256,7 @@ def test_weights_that_a_layer_gets_later_are_known(cluster: sn.Cluster) -> None:
     assert words in str(sn.audit(model, None, X))
 
 
-def test_audit_of_outputs_without_a_loss_is_clean(cluster: sn.Cluster) -> None:
+def test_audit_of_outputs_without_a_loss_is_clean(cluster):
     """They are no part of a training step, but of a forward pass."""
     first = keras.Input((8,))
     score = layers.Dense(3, name="score")(layers.Dense(8, name="made")(first))
@@ -308,15 +289,8 @@ def test_audit_of_outputs_without_a_loss_is_clean(cluster: sn.Cluster) -> None:
     ],
 )
 def test_audit_refuses_what_it_cannot_watch(
-    model: str,
-    plan: Any,
-    batch: Any,
-    error: Any,
-    words: str,
-    cluster: sn.Cluster,
-    placed: Any,
-) -> None:
-    """No batch, one that does not fit, something else than a plan: it says which."""
+    model, plan, batch, error, words, cluster, placed
+):
     models = {"placed": placed, "plain": sn.unplace(placed), "cluster": cluster}
     with pytest.raises(error, match=words):
         sn.audit(models[model], plan, batch)
@@ -325,14 +299,13 @@ def test_audit_refuses_what_it_cannot_watch(
 # --- what it leaves behind ------------------------------------------------------------
 
 
-def state(model: Any) -> list[np.ndarray]:
-    """All numbers that a model keeps."""
+def state(model):
     kept = [*model.variables, *model.optimizer.variables]
     kept += [v for metric in model.metrics for v in metric.variables]
     return [v.numpy() for v in kept]
 
 
-def stateful(net: sn.Net, cluster: sn.Cluster) -> Any:
+def stateful(net, cluster):
     """The net with slots that start at 0.7, a scale that grows, and a metric."""
     inner = keras.optimizers.Adagrad(initial_accumulator_value=0.7, use_ema=True)
     optimizer = keras.optimizers.LossScaleOptimizer(
@@ -343,7 +316,7 @@ def stateful(net: sn.Net, cluster: sn.Cluster) -> Any:
     return model
 
 
-def test_audits_change_nothing(cluster: sn.Cluster) -> None:
+def test_audits_change_nothing(cluster):
     """Training with an audit before equals training without one, wherever slots start.
 
     After one in the middle weights, slots, metrics, seeds, history and the traced step

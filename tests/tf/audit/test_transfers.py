@@ -1,7 +1,5 @@
 """Audits of tensors and weights that several devices read: all bytes are as planned."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -14,15 +12,7 @@ SENT = ("activation", "gradient", "weights", "weights gradient")
 TWO = ["gpu:0", "gpu:1"]
 
 
-def audited(
-    source: Any,
-    cluster: sn.Cluster,
-    *,
-    batch: int = 8,
-    pins: Any = None,
-    optimizer: Any = "adam",
-    **way: Any,
-) -> sn.Audit:
+def audited(source, cluster, *, batch=8, pins=None, optimizer="adam", **way):
     """The audit, which is clean, of a step of ones."""
     compiled = optimizer, "mse"
     model = emitted(source, cluster, way, compiled, batch=batch, pins=pins)
@@ -32,13 +22,12 @@ def audited(
     return sn.audit(model, None, (x, np.ones((batch, 1), "float32"))).check()
 
 
-def assert_equal(audit: sn.Audit) -> None:
-    """The bytes on all links are as planned."""
+def assert_equal(audit):
     sent = {link: sizes for link, sizes in audit.moved.items() if link[2] in SENT}
     assert {link: n for link, n in sent.items() if n[0] != n[1]} == {}
 
 
-def recurrent_layer_on_three_devices() -> Any:
+def recurrent_layer_on_three_devices():
     """One layer called by four branches: its weights are sent to each device once."""
     net, shared = sn.Net("shared"), layers.GRU(4)
     homes = ("gpu:1", "gpu:1", "gpu:0", "gpu:2")
@@ -51,7 +40,7 @@ def recurrent_layer_on_three_devices() -> Any:
     return net
 
 
-def tensor_with_three_readers() -> Any:
+def tensor_with_three_readers():
     """A convolution read by a norm, a sum and a concatenation on two devices.
 
     A tensor among the arguments of a call is not sent in every step.
@@ -65,7 +54,7 @@ def tensor_with_three_readers() -> Any:
     return keras.Model(x, layers.Dense(1, name="out")(flat))
 
 
-def towers_that_meet() -> Any:
+def towers_that_meet():
     """Moments of a synchronised norm go home and come back; shares are read once.
 
     Shares of what a part made are activations, and their gradients are gradients.
@@ -73,7 +62,7 @@ def towers_that_meet() -> Any:
     net = sn.Net("meeting")
     narrow, wide = layers.Dense(5), layers.Dense(5)
 
-    def body(x: Any) -> Any:
+    def body(x):
         norm = layers.BatchNormalization()(narrow(x))
         return layers.Add()([wide(x), norm])  # the share is read again, behind the norm
 
@@ -94,12 +83,11 @@ READERS = {"made": "gpu:0", "norm": "gpu:1", "added": "gpu:0", "*": "gpu:1"}
         (towers_that_meet, None),
     ],
 )
-def test_bytes_are_as_planned(make: Any, pins: Any, cluster: sn.Cluster) -> None:
-    """What several devices read, or several towers, crosses as often as planned."""
+def test_bytes_are_as_planned(make, pins, cluster):
     assert_equal(audited(make(), cluster, pins=pins))
 
 
-def test_a_gradient_that_is_clipped_before_it_crosses(cluster: sn.Cluster) -> None:
+def test_a_gradient_that_is_clipped_before_it_crosses(cluster):
     """Towers on one device, their weights elsewhere: still a gradient, and planned."""
     net = sn.Net("clipped")
     body = [layers.Dense(4, activation="tanh")]
@@ -119,8 +107,8 @@ def test_a_gradient_that_is_clipped_before_it_crosses(cluster: sn.Cluster) -> No
     ],
 )
 def test_gradients_are_accumulated_where_the_weight_is(
-    optimizer: Any, microbatches: int, cluster: sn.Cluster
-) -> None:
+    optimizer, microbatches, cluster
+):
     """All of a weight's gradient is made on one device and kept on another.
 
     Two towers, both on one device, read shares of a Flatten, whose copies and gradients
@@ -143,9 +131,7 @@ def test_gradients_are_accumulated_where_the_weight_is(
 
 
 @pytest.mark.parametrize("rows", [8, 600])
-def test_gradients_of_a_shared_table_are_the_rows_looked_up(
-    rows: int, cluster: sn.Cluster
-) -> None:
+def test_gradients_of_a_shared_table_are_the_rows_looked_up(rows, cluster):
     """They go to the table's home as rows, also where those are more than the table."""
     net = sn.Net("shared_table")
     table = [layers.Embedding(rows, 4), layers.GlobalAveragePooling1D()]

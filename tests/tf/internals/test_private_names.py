@@ -1,9 +1,7 @@
 """Private names of Keras and TensorFlow: in one room, checked when it is imported."""
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import keras
 import pytest
@@ -17,7 +15,7 @@ ROOMS = ("tf", "api.py", "callbacks.py", "demo.py")
 OWN = ("_asdict", "_replace", "_exit", "_getframe", "_fields")
 
 
-def private_names(tree: ast.AST) -> Iterator[str]:
+def private_names(tree):
     """Private attributes of anything but `self`, `cls` and the file's own.
 
     And imports of `keras.src` and `tensorflow.python`.
@@ -36,8 +34,7 @@ def private_names(tree: ast.AST) -> Iterator[str]:
             yield from (name for name in names if name and name.startswith(roots))
 
 
-def test_private_names_stand_in_internals_only() -> None:
-    """No other module reads `x._name` of what is not its own."""
+def test_private_names_stand_in_internals_only():
     files = [
         path
         for room in ROOMS
@@ -54,7 +51,7 @@ def test_private_names_stand_in_internals_only() -> None:
     assert strays == []
 
 
-def test_every_private_name_is_listed_with_its_reason() -> None:
+def test_every_private_name_is_listed_with_its_reason():
     """Those that are checked, and those that are imported."""
     tables = [*internals._OF_KERAS.values(), *internals._OF_TENSORFLOW.values()]
     names = {name for text in tables for name in text.split()}
@@ -77,11 +74,8 @@ def test_every_private_name_is_listed_with_its_reason() -> None:
     ],
 )
 def test_a_version_outside_the_tested_range_is_refused(
-    library: Any,
-    version: str,
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    library, version, words, monkeypatch
+):
     """The error says which one is here, which are tested, and what to install."""
     monkeypatch.setattr(library, "__version__", version)
     with pytest.raises(sn.ConfigError) as caught:
@@ -90,7 +84,7 @@ def test_a_version_outside_the_tested_range_is_refused(
     assert all(part in str(caught.value) for part in ("pip install", *words))
 
 
-def test_what_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_run_is_refused(monkeypatch):
     """A name that Keras dropped; another backend, which has no tf.device."""
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
 

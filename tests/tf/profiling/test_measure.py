@@ -1,20 +1,17 @@
 """Measured costs: complete, kept in a file, and used by a plan."""
 
-from pathlib import Path
-from typing import Any
-
 import keras
 import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.costs import Costs, load_costs, signature
+from splitnet.core.costs import load_costs, signature
 from splitnet.tf.profiling import measure
 from splitnet.tf.profiling.measure import _kinds
 
 
 @pytest.fixture(scope="module")
-def model(cluster: sn.Cluster) -> Any:
+def model(cluster):
     """Text and numbers, a loop, a shared layer and a branch without weights."""
     words = keras.Input((6,), dtype="int32", name="words")
     numbers = keras.Input((8,), name="numbers")
@@ -27,13 +24,12 @@ def model(cluster: sn.Cluster) -> Any:
 
 
 @pytest.fixture(scope="module")
-def told() -> list[tuple[float, str]]:
-    """What a measurement says on its way."""
+def told():
     return []
 
 
 @pytest.fixture(scope="module")
-def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Costs:
+def costs(model, cluster, told):
     """The model measured on stand-ins, which leaves its layers and values alone."""
     before = [w.tolist() for w in model.get_weights()]
     nodes = [len(layer._inbound_nodes) for layer in model.layers]
@@ -47,9 +43,7 @@ def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Cos
     return made
 
 
-def test_measure_times_calls_updates_and_links(
-    model: Any, costs: Costs, told: list[tuple[float, str]]
-) -> None:
+def test_measure_times_calls_updates_and_links(model, costs, told):
     """Each call that computes has a time forward and backward for GPU and CPU.
 
     A part of it does not grow with the batch. Every ordered pair of devices has a link,
@@ -75,9 +69,7 @@ def test_measure_times_calls_updates_and_links(
     assert any(" on gpu:0" in text for _, text in told)
 
 
-def test_measured_costs_are_kept_in_a_file(
-    model: Any, cluster: sn.Cluster, costs: Costs, tmp_path: Path
-) -> None:
+def test_measured_costs_are_kept_in_a_file(model, cluster, costs, tmp_path):
     """A saved table is read back equal, and a plan takes its path."""
     path = tmp_path / "costs.json"
     sn.save_costs(costs, path)
@@ -90,15 +82,14 @@ def test_measured_costs_are_kept_in_a_file(
     assert by_file.timeline.seconds == by_value.timeline.seconds
 
 
-def test_measure_refuses_devices_that_are_not_here(model: Any) -> None:
-    """Every missing device is named, with what to do."""
+def test_measure_refuses_devices_that_are_not_here(model):
     far = sn.Cluster.of("gpu:7", "worker:3/cpu:0", "cpu")
 
     with pytest.raises(sn.DeviceError, match=r"(?s)sn\.connect.*gpu:7.*worker:3/cpu:0"):
         sn.measure(model, far, 16)
 
 
-def test_kinds_tell_unlike_devices_of_a_kind_apart() -> None:
+def test_kinds_tell_unlike_devices_of_a_kind_apart():
     """Workers and the client are CPUs of two sorts; equal GPUs are one."""
     labels = _kinds(sn.Cluster.of("2*gpu", "cpu", "worker:0/cpu", "worker:1/cpu"))
 

@@ -1,7 +1,5 @@
 """Measured timelines: which part ran when, on which device."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from keras import layers
@@ -10,7 +8,7 @@ import splitnet as sn
 
 
 @pytest.fixture(scope="module")
-def model(cluster: sn.Cluster) -> Any:
+def model(cluster):
     """A compiled model on two stand-ins with one shared layer."""
     net = sn.Net("profiled")
     one, two = net.input("one", (8,)), net.input("two", (8,))
@@ -24,13 +22,12 @@ def model(cluster: sn.Cluster) -> Any:
     return made
 
 
-def batch() -> tuple[list[np.ndarray], np.ndarray]:
-    """One batch of 16."""
+def batch():
     x = np.ones((16, 8), "float32")
     return [x, x], np.ones((16, 2), "float32")
 
 
-def test_profile_step_tells_micro_batches_apart(cluster: sn.Cluster) -> None:
+def test_profile_step_tells_micro_batches_apart(cluster):
     """Four micro-batches of two stages are 16 tasks, each stage's in their order."""
     net = sn.Net("chain")
     first = net.branch("first", net.input("x", (8,)), layers.Dense(8), on="gpu:0")
@@ -47,7 +44,7 @@ def test_profile_step_tells_micro_batches_apart(cluster: sn.Cluster) -> None:
     assert [t.microbatch for t in forward] == [0, 1, 2, 3]
 
 
-def test_profile_step_tells_when_each_part_ran(model: Any) -> None:
+def test_profile_step_tells_when_each_part_ran(model):
     """Every part that computes has its phases, in order, on its own device."""
     before = [np.copy(weight) for weight in model.get_weights()]
     plan = sn.plan_of(model)
@@ -72,8 +69,7 @@ def test_profile_step_tells_when_each_part_ran(model: Any) -> None:
     assert all(map(np.array_equal, before, after))
 
 
-def test_profile_step_refuses_what_cannot_be_measured(model: Any) -> None:
-    """A plain model, and a batch without targets."""
+def test_profile_step_refuses_what_cannot_be_measured(model):
     plain = sn.unplace(model)
     inputs, targets = batch()
 
@@ -85,7 +81,7 @@ def test_profile_step_refuses_what_cannot_be_measured(model: Any) -> None:
         sn.profile_step(model, (inputs,))
 
 
-def test_a_gpus_kernels_count_and_not_their_launches() -> None:
+def test_a_gpus_kernels_count_and_not_their_launches():
     """A profile made by hand: the kernel names its op in a statistic of its own."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 

@@ -2,7 +2,6 @@
 
 import random
 import warnings
-from typing import Any
 
 import keras
 import numpy as np
@@ -12,16 +11,14 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.tf.reading.cloner import clone
-from splitnet.tf.reading.flatten import Blueprint
 from splitnet.tf.reading.source import blueprint_of
 
 
-def cloned(source: Any, *, copy: bool = True) -> Blueprint:
-    """A clone with all weights on one device."""
+def cloned(source, *, copy=True):
     return clone(blueprint_of(source), lambda layer: "/device:CPU:1", copy=copy)
 
 
-def assert_same(source: Any, model: Any, *inputs: Any) -> None:
+def assert_same(source, model, *inputs):
     """Equal weights in equal order under equal paths, and equal predictions."""
     assert [w.path for w in model.variables] == [w.path for w in source.variables]
     for mine, its in zip(source.get_weights(), model.get_weights(), strict=True):
@@ -38,21 +35,21 @@ class OwnState(layers.Layer):
     It keeps a metric, made in `__init__`.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options):
         super().__init__(**options)
         self.mean = keras.metrics.Mean(name="seen")
 
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         self.w = self.add_weight(shape=(shape[-1], 3), name="w")
         self.f = tf.function(lambda x: tf.tanh(x @ self.w))
         doubled = tf.function(lambda x: x @ self.w * 2.0)
         self.more = [lambda x: doubled(x)]
 
     @tf.function
-    def half(self, x: Any) -> Any:
+    def half(self, x):
         return x @ self.w / 2.0
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         self.mean.update_state(x)
         return self.f(x) + self.half(x) + self.more[0](x)
 
@@ -60,7 +57,7 @@ class OwnState(layers.Layer):
 class EncoderDecoder(keras.Model):
     """Sets its decoder before its encoder."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         encoder, decoder = layers.Dense(3, name="enc"), layers.Dense(2, name="dec")
         self.decoder = decoder
         x = keras.Input((4,))
@@ -68,8 +65,7 @@ class EncoderDecoder(keras.Model):
         self.encoder = encoder
 
 
-def chain(*body: Any, width: int = 4) -> Any:
-    """A functional model of layers in a row."""
+def chain(*body, width=4):
     x = y = keras.Input((width,), name="x")
     for layer in body:
         y = layer(y)
@@ -80,7 +76,7 @@ X = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
 
 
 @pytest.mark.parametrize("copy", [True, False])
-def test_functions_of_a_layer_compute_with_its_weights(copy: bool) -> None:
+def test_functions_of_a_layer_compute_with_its_weights(copy):
     """T3: what they traced are the clone's variables; those of a moved layer anew.
 
     T4: a metric of the layer has memory, and is not the source's; it moves as well.
@@ -102,7 +98,7 @@ def test_functions_of_a_layer_compute_with_its_weights(copy: bool) -> None:
         assert float(source.layers[1].mean.result()) == before
 
 
-def test_order_of_weights_is_the_sources() -> None:
+def test_order_of_weights_is_the_sources():
     """T5: attributes in another order than the graph."""
     source = EncoderDecoder()
     made = cloned(source).model
@@ -117,13 +113,13 @@ class Counted(keras.initializers.Ones):
 
     calls = 0
 
-    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+    def __call__(self, shape, dtype=None):
         """Ones."""
         Counted.calls += 1
         return super().__call__(shape, dtype)
 
 
-def test_no_value_is_drawn_that_the_source_has() -> None:
+def test_no_value_is_drawn_that_the_source_has():
     """Weights are made with the source's values; random states are left as found."""
     source = chain(layers.Dense(3, kernel_initializer=Counted()), layers.Dropout(0.5))
     before = Counted.calls
@@ -139,7 +135,7 @@ def test_no_value_is_drawn_that_the_source_has() -> None:
     assert {v.value.device[-5:] for v in made.variables} == {"CPU:1"}
 
 
-def test_clones_of_a_net_are_alike_and_have_the_layers_values() -> None:
+def test_clones_of_a_net_are_alike_and_have_the_layers_values():
     """Built layers give their values; others those of their initializers."""
     built, inner, own = layers.Dense(3), layers.Dense(5), layers.Dense(2)
     built.build((None, 4))
@@ -157,7 +153,7 @@ def test_clones_of_a_net_are_alike_and_have_the_layers_values() -> None:
         np.testing.assert_array_equal(mine, its)
 
 
-def test_what_layers_share_and_keep_goes_along() -> None:
+def test_what_layers_share_and_keep_goes_along():
     """A dense layer that is called and wrapped is one; vocabularies are saved state."""
     dense, lookup = layers.Dense(4), layers.StringLookup()
     lookup.adapt(["a", "b", "b"])
@@ -177,15 +173,15 @@ def test_what_layers_share_and_keep_goes_along() -> None:
 class FromValue(layers.Layer):
     """Makes its variable from a value instead of an initializer."""
 
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         self.scale = keras.Variable(np.float32(3.0), name="scale")
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         return x * self.scale
 
 
 @pytest.mark.parametrize("kind", ["net", "function"])
-def test_variables_made_from_values_have_them(kind: str) -> None:
+def test_variables_made_from_values_have_them(kind):
     """They cannot be made without memory, so the source is traced in a graph."""
     net = sn.Net("n")
     body = [layers.Dense(3), FromValue()]

@@ -16,7 +16,7 @@ import splitnet as sn
 from splitnet.tf.internals.keras_api import has_value, producer, without_values
 from splitnet.tf.reading import call_cost
 from splitnet.tf.reading.call_cost import cost_of, size_of
-from splitnet.tf.reading.traced import Work, bytes_of, trace
+from splitnet.tf.reading.traced import bytes_of, trace
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "flops.py"
 FLOPS = runpy.run_path(str(BENCHMARK))
@@ -25,21 +25,21 @@ VIDEO = (4, 3, 8, 8, 4)
 Body = Callable[..., Any]
 
 
-def call_of(body: Body, *shapes: tuple[int, ...], dtype: str = "float32") -> Any:
+def call_of(body, *shapes, dtype="float32"):
     """The node of the last call that a body makes of inputs of these shapes."""
     inputs = [keras.Input(shape[1:], shape[0], dtype) for shape in shapes]
     with without_values():
         return producer(keras.tree.flatten(body(*inputs))[0])
 
 
-def kept_bytes(node: Any, work: Work, batch: int = 4) -> int:
+def kept_bytes(node, work, batch=4):
     """All bytes that a call keeps for its backward pass."""
     kept = [node.input_tensors[i] for i in work.saves_inputs]
     kept += [node.outputs[i] for i in work.saves_outputs]
     return work.inner_bytes + bytes_of(*(size_of(tensor, batch) for tensor in kept))
 
 
-def test_a_model_has_its_published_flops() -> None:
+def test_a_model_has_its_published_flops():
     """Multiply-adds that others counted, within 2 %; others: benchmarks/flops.py."""
     rows = [row for row in FLOPS["PUBLISHED"] if row[0] == "MobileNetV2" and not row[1]]
     cost, _ = FLOPS["count"]("MobileNetV2", {})
@@ -47,13 +47,11 @@ def test_a_model_has_its_published_flops() -> None:
     assert cost.matrix_flops / 2e6 == pytest.approx(rows[0][2], rel=0.02)
 
 
-def cells() -> Body:
-    """A recurrence of two cells."""
+def cells():
     return layers.RNN([layers.LSTMCell(16), layers.GRUCell(8)])
 
 
-def frames() -> Body:
-    """A convolution of each frame."""
+def frames():
     return layers.TimeDistributed(layers.Conv2D(8, 3))
 
 
@@ -76,9 +74,7 @@ def frames() -> Body:
         (frames, VIDEO, 4 * 3 * 2 * 36 * 36 * 8, 1),
     ],
 )
-def test_traces_count_by_the_formulas_of_the_literature(
-    make: Callable[[], Body], shape: tuple[int, ...], flops: int, steps: int
-) -> None:
+def test_traces_count_by_the_formulas_of_the_literature(make, shape, flops, steps):
     """Loops count by their length, and each of their steps waits for the one before."""
     work = cost_of(call_of(lambda x: make()(x), shape), shape[0])
 
@@ -89,11 +85,11 @@ def test_traces_count_by_the_formulas_of_the_literature(
 class Doubled(layers.Dense):
     """Multiplies twice, which its parent's formula does not know; keeps a metric."""
 
-    def __init__(self, units: int, **more: Any) -> None:
+    def __init__(self, units, **more):
         super().__init__(units, **more)
         self.mean = keras.metrics.Mean()
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs, training=None):
         self.mean.update_state(inputs)
         return super().call(inputs) + super().call(inputs * 2.0)
 
@@ -101,24 +97,22 @@ class Doubled(layers.Dense):
 class Pair(layers.Layer):
     """Takes a list, and another tensor by name; holds one that is no variable."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.two = tf.constant(2.0)
 
-    def call(self, both: list[Any], scale: Any = None) -> Any:
+    def call(self, both, scale=None):
         return ops.matmul(both[0], both[1]) * scale * self.two
 
 
 class Closed(layers.Dense):
     """Cannot be traced."""
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         raise TypeError("only by hand")
 
 
-def test_a_layer_with_a_call_of_its_own_is_traced(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_layer_with_a_call_of_its_own_is_traced(caplog):
     """It is not taken for its parent; lists and keyword tensors reach it as such.
 
     Tensors, statistics and tables of words that layers hold are no obstacle.
@@ -141,11 +135,11 @@ def test_a_layer_with_a_call_of_its_own_is_traced(
     assert normalized.other_flops >= 2 * 4 * 10
 
 
-def test_functions_of_one_name_are_traced_each() -> None:
+def test_functions_of_one_name_are_traced_each():
     """What was traced for another activation of the same name does not count."""
 
-    def activation(matrix: Any) -> Any:
-        def act(x: Any) -> Any:
+    def activation(matrix):
+        def act(x):
             return x @ matrix if matrix is not None else x
 
         return layers.Dense(8, activation=act)
@@ -158,7 +152,7 @@ def test_functions_of_one_name_are_traced_each() -> None:
     assert found == [2 * 4 * 10 * 8, 2 * 4 * 10 * 8 + 2 * 4 * 8 * 8]
 
 
-def test_what_has_no_gradient_or_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_has_no_gradient_or_no_trace(caplog):
     """The first is counted and keeps nothing; the other is guessed from its weights."""
     found = trace(lambda x: tf.raw_ops.Lu(input=x @ x)[0], [tf.TensorSpec((4, 4))])
 
@@ -170,7 +164,7 @@ def test_what_has_no_gradient_or_no_trace(caplog: pytest.LogCaptureFixture) -> N
     assert "(Closed) is guessed from its weights: tracing raised" in caplog.text
 
 
-def test_costing_leaves_a_layer_as_it_was() -> None:
+def test_costing_leaves_a_layer_as_it_was():
     """Values, calls, losses; a layer without values stays without."""
     layer = Doubled(8, activity_regularizer="l2")
     node = producer(layer(keras.Input((10,), batch_size=4)))
@@ -188,7 +182,7 @@ def test_costing_leaves_a_layer_as_it_was() -> None:
 # What all calls have in common ---------------------------------------------------
 
 
-def test_costs_are_proportional_to_the_batch() -> None:
+def test_costs_are_proportional_to_the_batch():
     """An open dimension counts as 128, or as what a model is called with."""
     x = keras.Input((10,))
     node = producer(layers.Dense(8)(x))
@@ -204,13 +198,11 @@ def test_costs_are_proportional_to_the_batch() -> None:
     assert called.matrix_flops == 2 * 16 * 16 * 27 * 4
 
 
-def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(monkeypatch):
     """Twelve growing blocks take few traces, and cost what each would be traced at."""
-    traced: list[Any] = []
+    traced = []
 
-    def counted(*args: Any) -> Work:
+    def counted(*args):
         traced.append(args)
         return trace(*args)
 
@@ -231,7 +223,7 @@ def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(
     assert few < 20 < 40 < len(traced) - few
 
 
-def test_strings_stay_on_the_cpu() -> None:
+def test_strings_stay_on_the_cpu():
     """What touches strings, and tables of them, has no kernel elsewhere."""
     words = keras.Input((3,), dtype="string")
     numbers = layers.StringLookup(vocabulary=["a", "b"])(words)
@@ -245,23 +237,21 @@ def test_strings_stay_on_the_cpu() -> None:
 # Models inside models, and tensors that several calls keep ------------------------
 
 
-def convolutions(x: Any) -> Any:
-    """Two convolutions, normalised, pooled, flattened."""
+def convolutions(x):
     for filters in (4, 8):
         x = layers.Conv2D(filters, 3, padding="same")(x)
         x = layers.MaxPooling2D()(layers.ReLU()(layers.BatchNormalization()(x)))
     return layers.Dense(5)(layers.Flatten()(x))
 
 
-def attention(x: Any) -> Any:
-    """Attention and a feed-forward pair, both added to their inputs."""
+def attention(x):
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 16)(x, x))
     wide = layers.Dense(64, activation="gelu")(x)
     return layers.Dropout(0.1)(x + layers.Dense(24)(wide))
 
 
 @pytest.mark.parametrize(("body", "shape"), [(convolutions, IMAGE), (attention, STEPS)])
-def test_a_model_costs_the_sum_of_its_calls(body: Body, shape: tuple[int, ...]) -> None:
+def test_a_model_costs_the_sum_of_its_calls(body, shape):
     """FLOPs and what is kept, read one by one or as one."""
     entry = keras.Input(shape[1:])
     model = keras.Model(entry, body(entry))
@@ -278,23 +268,23 @@ def test_a_model_costs_the_sum_of_its_calls(body: Body, shape: tuple[int, ...]) 
     assert whole.kernels == sum(call.kernels for call in calls)
 
 
-def test_a_kept_tensor_counts_once() -> None:
+def test_a_kept_tensor_counts_once():
     """To its maker if that reads it again; a view has the memory of its input."""
 
-    def kept_in(body: Body, shape: tuple[int, ...], batch: int) -> list[int]:
+    def kept_in(body, shape, batch):
         x = keras.Input(shape)
         graph = sn.read(keras.Model(x, body(x)), batch)
         kept.append([tensor.kept for tensor in graph.tensors])
         return [call.activation_bytes for call in graph.calls[1:]]
 
-    def heads(x: Any) -> Any:
+    def heads(x):
         shared = layers.Dense(8, activation="relu")(x)
         return [layers.Dense(3)(shared) for _ in range(3)]
 
-    def flat(x: Any) -> Any:
+    def flat(x):
         return layers.Dense(2)(layers.Flatten()(layers.ReLU()(layers.Dense(4)(x))))
 
-    kept: list[list[bool]] = []
+    kept = []
     assert kept_in(heads, (6,), 2) == [2 * 6 * 4 + 2 * 8 * 4, 0, 0, 0]
     assert kept_in(flat, (4, 4), 1) == [64, 64, 0, 0]
     assert kept == [[True, True, True, True], [True, False, False, True]]

@@ -1,36 +1,31 @@
 """Plans are matched with sources by structure and shapes, not by counted names."""
 
-from typing import Any
-
 import keras
 import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.plan import Plan
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
 
 CLUSTER = sn.Cluster.of("2*gpu", "cpu")
 
 
-def planned(source: Any) -> Plan:
-    """A quick plan on made-up devices."""
+def planned(source):
     return sn.plan(source, CLUSTER, batch=8, time_limit=0.1)
 
 
-def matched(source: Any, plan: Plan) -> list[Any]:
+def matched(source, plan):
     """The sites of a source under the names of a plan."""
     return planned_sites(planned_blueprint(source, plan), plan)
 
 
-def refused(source: Any, plan: Plan) -> str:
-    """What the error says."""
+def refused(source, plan):
     with pytest.raises(sn.DeclarationError, match="was not made from") as caught:
         matched(source, plan)
     return str(caught.value)
 
 
-def masked() -> Any:
+def masked():
     """Two unnamed inputs, hidden operations of a mask, unnamed layers and models."""
     words, numbers = keras.Input((5,), dtype="int32"), keras.Input((3,))
     y = layers.LSTM(4)(layers.Embedding(10, 4, mask_zero=True)(words))
@@ -39,7 +34,7 @@ def masked() -> Any:
     return keras.Model([words, numbers], layers.Dense(2)(inner(both)), name="m")
 
 
-def net(branch: str = "a", **changed: Any) -> sn.Net:
+def net(branch="a", **changed):
     """Two branches; what is named differs."""
     options = {"on": "gpu:0", "units": 4, "activation": "relu"} | changed
     made = sn.Net("n")
@@ -51,7 +46,7 @@ def net(branch: str = "a", **changed: Any) -> sn.Net:
     return made
 
 
-def test_model_built_twice_is_the_same_model() -> None:
+def test_model_built_twice_is_the_same_model():
     """T7: names of layers, inputs and hidden operations are counted on."""
     plan = planned(masked())
     sites = matched(masked(), plan)
@@ -70,17 +65,17 @@ def test_model_built_twice_is_the_same_model() -> None:
         ({"activation": "tanh"}, "in the model only: .*: Dense tanh #"),
     ],
 )
-def test_another_net_is_refused_with_what_differs(changed: Any, words: str) -> None:
+def test_another_net_is_refused_with_what_differs(changed, words):
     """T2: name, pin, units, activation."""
     plan = planned(net())
     with pytest.raises(sn.DeclarationError, match=words):
         matched(net(**changed), plan)
 
 
-def test_another_model_is_refused_with_its_calls() -> None:
+def test_another_model_is_refused_with_its_calls():
     """One call more; and the same layers, one of which skips another call."""
 
-    def model(*, far: bool = False, long: bool = False) -> Any:
+    def model(*, far=False, long=False):
         x = keras.Input((3,), name="x")
         a = layers.Dense(3, name="a")(x)
         b = layers.Dense(3, name="b")(a)
@@ -99,14 +94,14 @@ def test_another_model_is_refused_with_its_calls() -> None:
 class WithTable(layers.Layer):
     """Its configuration has keys that JSON has not, and that have no order."""
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         return 2 * x
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self):
         return super().get_config() | {"table": {(0, 1): 2, "a": 3}}
 
 
-def test_a_configuration_may_have_any_keys() -> None:
+def test_a_configuration_may_have_any_keys():
     """The layer has no settings to compare; everything else is read."""
     x = keras.Input((4,))
     model = keras.Model(x, layers.Dense(3)(WithTable(name="table")(x)))

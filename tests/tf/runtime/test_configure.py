@@ -8,7 +8,6 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -25,31 +24,31 @@ GIB = 2**30
 class Machine:
     """Two GPUs and a CPU, with the state that TensorFlow would keep."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.gpus = [tf.config.PhysicalDevice(f"GPU:{i}", "GPU") for i in (0, 1)]
         self.visible = list(self.gpus)
         self.started = False
-        self.growth: dict[Any, bool] = {}
-        self.logical: dict[Any, list[Any]] = {}
+        self.growth = {}
+        self.logical = {}
         model = "NVIDIA A100-SXM4-80GB"
         self.details = {"device_name": model, "compute_capability": (8, 0)}
 
-    def _physical(self, kind: str = "") -> list[Any]:
+    def _physical(self, kind=""):
         return (
             self.gpus if kind == "GPU" else [tf.config.PhysicalDevice("CPU:0", "CPU")]
         )
 
-    def _set_visible(self, gpus: list[Any], device_type: str) -> None:
+    def _set_visible(self, gpus, device_type):
         if self.started and self.visible != gpus:
             raise RuntimeError
         self.visible = list(gpus)
 
-    def _set_logical(self, device: Any, parts: list[Any]) -> None:
+    def _set_logical(self, device, parts):
         if self.growth.get(device):
             raise ValueError("Cannot set virtual devices when memory growth is enabled")
         self.logical[device] = parts
 
-    def _set_growth(self, gpu: Any, growth: bool) -> None:
+    def _set_growth(self, gpu, growth):
         if self.logical.get(gpu):
             raise ValueError("Cannot set memory growth on device when virtual devices")
         if self.started:
@@ -58,7 +57,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+def machine(monkeypatch, tmp_path):
     """A machine with two GPUs of 80 GiB, TensorFlow not started, no settings."""
     made = Machine()
     set_ = monkeypatch.setattr
@@ -78,14 +77,13 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     return made
 
 
-def card(index: int, **more: Any) -> Details:
-    """A card of 80 GiB with 60 free."""
+def card(index, **more):
     known = {"model": "NVIDIA A100-SXM4-80GB", "uuid": f"GPU-{index}", "index": index}
     sizes = {"memory_bytes": 80 * GIB, "free_bytes": 60 * GIB}
     return Details(**known | sizes | more)
 
 
-def limits(machine: Machine) -> dict[int, list[int]]:
+def limits(machine):
     """The memory limits of the logical devices of each card, in MiB."""
     return {
         machine.gpus.index(gpu): [part.memory_limit for part in parts]
@@ -106,9 +104,7 @@ HALF = 40 * 1024 - 640  # of a card, in MiB, with room for the CUDA context
         ({"visible": [0], "memory_fraction": 0.5}, {0: [HALF]}, 1),
     ],
 )
-def test_memory_limits_are_each_gpus(
-    machine: Machine, settings: Any, expected: Any, gpus: int
-) -> None:
+def test_memory_limits_are_each_gpus(machine, settings, expected, gpus):
     """In MiB, of visible GPUs only; repeating a call is harmless.
 
     A card that is cut is several devices, each as large as its limit.
@@ -135,9 +131,7 @@ def test_memory_limits_are_each_gpus(
         ({"memory_fraction": 0.5}, "pip install nvidia-ml-py, or set memory_limit"),
     ],
 )
-def test_impossible_settings_of_gpus_are_refused(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, settings: Any, words: str
-) -> None:
+def test_impossible_settings_of_gpus_are_refused(machine, monkeypatch, settings, words):
     """The message says what there is and what hides it; nothing is applied."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     if "nvidia" in words:  # the driver tells the size of a card
@@ -149,11 +143,7 @@ def test_impossible_settings_of_gpus_are_refused(
     assert len(machine.visible) == 2
 
 
-def test_two_jobs_of_one_half_share_a_card(
-    machine: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, capsys):
     """`splitnet run` hands its flags on; both jobs fit the card with their contexts."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "argv", [])
@@ -169,7 +159,7 @@ def test_two_jobs_of_one_half_share_a_card(
     assert os.environ["SPLITNET_MEMORY_FRACTION"] == "0.5"  # for child processes
 
 
-def test_settings_of_gpus_too_late_are_named_each(machine: Machine) -> None:
+def test_settings_of_gpus_too_late_are_named_each(machine):
     """After the start every setting that differs is listed, for every GPU.
 
     TensorFlow refuses growth on some GPUs only, so it is never set on some only.
@@ -186,9 +176,7 @@ def test_settings_of_gpus_too_late_are_named_each(machine: Machine) -> None:
     assert "visible=" not in str(caught.value)
 
 
-def test_local_cluster_describes_gpus(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_cluster_describes_gpus(machine, monkeypatch):
     """Names, targets, the preset of the model, and the memory that is free.
 
     Once TensorFlow has taken the memory, it still counts as the plan's. Details tell
@@ -210,9 +198,7 @@ def test_local_cluster_describes_gpus(
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 60 * GIB
 
 
-def test_local_cluster_without_a_driver_uses_the_presets(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_cluster_without_a_driver_uses_the_presets(machine, monkeypatch):
     """A known model has a known size; an unknown one is a plain GPU.
 
     Where GPUs are hidden, none is left, and a stand-in goes by the name of one.

@@ -5,7 +5,6 @@ and after that moment.
 """
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from tests.tf.story import story
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict:
+def told(tmp_path_factory):
     """What can be asked and set before TensorFlow starts, and then after."""
     return story(
         """
@@ -88,7 +87,7 @@ FACTS = {
 }
 
 
-def test_devices_are_found_and_settings_applied_before_the_start(told: dict) -> None:
+def test_devices_are_found_and_settings_applied_before_the_start(told):
     """Devices share the host's memory; `FACTS` has the rest."""
     assert {name: told[name] for name in FACTS} == FACTS
     assert ["cpu:0", False] in told["plain"]
@@ -111,16 +110,12 @@ def test_devices_are_found_and_settings_applied_before_the_start(told: dict) -> 
         ("any time", "^nothing$"),
     ],
 )
-def test_what_comes_too_late_or_cannot_be_is_refused(
-    told: dict, question: str, words: str
-) -> None:
+def test_what_comes_too_late_or_cannot_be_is_refused(told, question, words):
     """All late settings at once; what holds already or may change is accepted."""
     assert re.search(words, told[question], re.DOTALL)
 
 
-def test_settings_of_a_file_that_also_serves_a_machine_with_gpus(
-    tmp_path: Path,
-) -> None:
+def test_settings_of_a_file_that_also_serves_a_machine_with_gpus(tmp_path):
     """They do not stop stand-ins; those of the environment beat them.
 
     Remarks name what has no effect, or may also be set outside of splitnet.

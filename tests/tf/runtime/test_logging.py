@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -35,13 +34,8 @@ OTHERS = (
     ],
 )
 def test_log_filter_keeps_all_other_lines(
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    level: str | None,
-    driver: bool,
-    shown: tuple[str, ...],
-) -> None:
+    monkeypatch, capfd, tmp_path, level, driver, shown
+):
     """Even when what was called fails, what it said is not lost.
 
     Where there is a driver, a failing GPU matters; level 0 asks for every line.
@@ -49,7 +43,7 @@ def test_log_filter_keeps_all_other_lines(
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level or "2")
     monkeypatch.setattr(logging, "_DRIVER", tmp_path / ("" if driver else "none"))
 
-    def fail() -> None:
+    def fail():
         with logging.log_filter():
             os.write(2, "\n".join([*TALK, *TROUBLE, *OTHERS, ""]).encode())
             raise KeyError
@@ -65,9 +59,7 @@ def test_log_filter_keeps_all_other_lines(
     ("loaded", "level", "then"),
     [(False, None, "1"), (False, "0", "0"), (True, None, None)],
 )
-def test_hide_remarks_leaves_what_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, loaded: bool, level: str | None, then: str | None
-) -> None:
+def test_hide_remarks_leaves_what_was_asked_for(monkeypatch, loaded, level, then):
     """INFO lines are hidden from now on, if TensorFlow has not read the variable."""
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level or "")
     if level is None:

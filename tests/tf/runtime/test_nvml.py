@@ -2,7 +2,6 @@
 
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ class NVMLError(Exception):
     """What a query that a card does not know raises."""
 
 
-def driver(count: int, **queries: Any) -> ModuleType:
+def driver(count, **queries):
     """A pynvml with so many cards; `queries` replace what it answers."""
     process = SimpleNamespace(pid=7, usedGpuMemory=GIB)
     answers = {
@@ -40,8 +39,7 @@ def driver(count: int, **queries: Any) -> ModuleType:
     return module
 
 
-def unknown(*arguments: Any) -> Any:
-    """A query that the card refuses."""
+def unknown(*arguments):
     raise NVMLError
 
 
@@ -56,9 +54,7 @@ def unknown(*arguments: Any) -> Any:
         ("", []),
     ],
 )
-def test_cards_are_counted_as_cuda_does(
-    visible: str | None, models: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cards_are_counted_as_cuda_does(visible, models, monkeypatch):
     """CUDA_VISIBLE_DEVICES orders, hides, and ends at what it does not know."""
     monkeypatch.setitem(sys.modules, "pynvml", driver(2))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
@@ -71,7 +67,7 @@ def test_cards_are_counted_as_cuda_does(
     assert [card.index for card in found] == list(range(len(models)))
 
 
-def test_cards_tell_all_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cards_tell_all_that_is_known(monkeypatch):
     """A query that a card refuses leaves that fact out, and nothing else.
 
     Without a driver, or without nvidia-ml-py, there is nothing to tell.

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import kubernetes_validate
 import pytest
@@ -64,9 +63,7 @@ CONFIG = {"TF_CONFIG": json.dumps(TF_CONFIG), "SPLITNET_GPUS_PER_HOST": "2"}
         (PODS | {"HOSTNAME": "train-client"}, "StatefulSet", None, ""),
     ],
 )
-def test_job_of_finds_hosts_and_which_of_them_this_is(
-    environ: dict[str, str], origin: str, mine: str | None, hosts: str
-) -> None:
+def test_job_of_finds_hosts_and_which_of_them_this_is(environ, origin, mine, hosts):
     """By TF_CONFIG, Slurm, or Kubernetes' stable names, in this order."""
     job = job_of(environ)
 
@@ -78,7 +75,7 @@ def test_job_of_finds_hosts_and_which_of_them_this_is(
     assert "SLURM_STEP_NODELIST" not in os.environ
 
 
-def test_job_of_describes_gpus_and_links() -> None:
+def test_job_of_describes_gpus_and_links():
     """Their number and model are the job's; links within a host are the faster."""
     assert job_of(SLURM).cluster["worker:0/gpu:1"].memory_bytes == 80e9  # an A100
     link = job_of(CONFIG).cluster.link
@@ -98,21 +95,17 @@ def test_job_of_describes_gpus_and_links() -> None:
         (PODS | {"SPLITNET_WORKERS": "two"}, "variables of a StatefulSet"),
     ],
 )
-def test_job_of_refuses(environ: dict[str, str], words: str) -> None:
-    """What cannot be read is named, with what it should look like."""
+def test_job_of_refuses(environ, words):
     with pytest.raises(ConfigError, match=words):
         job_of(environ)
 
 
-def launched(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What `splitnet launch` prints."""
+def launched(*words, capsys):
     assert main(["launch", *words]) == 0
     return capsys.readouterr().out
 
 
-def test_manifest_is_valid_and_admits_its_pods_only(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_manifest_is_valid_and_admits_its_pods_only(capsys):
     """Against Kubernetes' published schemas; every pod gets the job's variables."""
     text = launched(
         *("--engine", "kubernetes", "--image", "me/train:1", "--name", "train"),
@@ -134,8 +127,7 @@ def test_manifest_is_valid_and_admits_its_pods_only(
         assert variables["SPLITNET_ALLOW_REMOTE"] == "1"
 
 
-def test_launch_refuses_all_faults_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is written."""
+def test_launch_refuses_all_faults_at_once(capsys):
     words = ["launch", "--engine", "kubernetes", "--name", "A_", "--preset", "X"]
 
     assert main(words) == 2
@@ -188,7 +180,7 @@ json.dump([connection.origin, devices, *losses], open("answer", "w"))
 """
 
 
-def assert_trained(folder: Path, origin: str) -> None:
+def assert_trained(folder, origin):
     """The job was found, and its losses on two hosts are those of one device."""
     found, devices, losses, plain = json.loads((folder / "answer").read_text())
     assert found == origin
@@ -197,11 +189,7 @@ def assert_trained(folder: Path, origin: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_of_slurm_trains_when_it_is_tried_again(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_job_of_slurm_trains_when_it_is_tried_again(tmp_path, capsys, monkeypatch):
     """Towers on two hosts, in micro-batches."""
     words = ["--max-restarts", "1", "--", sys.executable, "train.py"]
     script = tmp_path / "job.sh"
@@ -284,9 +272,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 @pytest.mark.slow
-def test_pods_of_the_manifest_train(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pods_of_the_manifest_train(tmp_path, capsys):
     """Its commands and variables, under the pods' names in a private network.
 
     So do those of TF_CONFIG, which come first.
@@ -314,7 +300,7 @@ def test_pods_of_the_manifest_train(
         assert f"cluster of 3 hosts: {origin}" in done.stderr
 
 
-def ran(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
+def ran(command, folder):
     """A command's end; it finds splitnet, and programs in the folder first."""
     program = folder / "splitnet"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n')
@@ -364,7 +350,7 @@ shutil.copy(file, "measured.toml")
 
 
 @pytest.mark.slow
-def test_run_starts_lost_workers_and_the_program_again(tmp_path: Path) -> None:
+def test_run_starts_lost_workers_and_the_program_again(tmp_path):
     """It says what ended; a worker whose port is taken is left out.
 
     The links between the hosts that are left are measured, and saved in the file.

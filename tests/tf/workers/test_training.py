@@ -1,7 +1,6 @@
 """Training over workers that are killed and stopped."""
 
 import signal
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def trained(tmp_path_factory):
     """One training over two workers: a kill, a return, a hang and the end."""
     return story(
         """
@@ -173,7 +172,7 @@ FACTS = {
 }
 
 
-def test_workers_train_as_one_device_does(trained: dict[str, Any]) -> None:
+def test_workers_train_as_one_device_does(trained):
     """Over two workers, and after one was killed or stopped, from the backup.
 
     Without the one that hangs, and when it has come back, the losses are the same too.
@@ -186,7 +185,7 @@ def test_workers_train_as_one_device_does(trained: dict[str, Any]) -> None:
     assert trained["after the stop"] == pytest.approx(losses, rel=1e-6)
 
 
-def test_workers_hold_weights_keep_to_limits_and_end(trained: dict[str, Any]) -> None:
+def test_workers_hold_weights_keep_to_limits_and_end(trained):
     """Each branch's weights live in its worker; plans know what a limit leaves."""
     assert {name: trained[name] for name in FACTS} == FACTS
     assert "/task:0/" in trained["homes"]["l/kernel"]
@@ -209,9 +208,7 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained: dict[str, Any]) ->
         ("stopped", ("WorkerError", "worker:0 (", "unresponsive")),
     ],
 )
-def test_what_cannot_be_joined_or_used_is_said(
-    when: str, words: tuple[str, ...], trained: dict[str, Any]
-) -> None:
+def test_what_cannot_be_joined_or_used_is_said(when, words, trained):
     """A lost worker, a second client, another cluster, another TensorFlow."""
     said, seconds = trained[when], 0.0
     if isinstance(said, list):
@@ -220,7 +217,7 @@ def test_what_cannot_be_joined_or_used_is_said(
     assert seconds < {"killed": 10, "stopped": 20}.get(when, 1)
 
 
-def test_only_workers_that_fail_are_named(trained: dict[str, Any]) -> None:
+def test_only_workers_that_fail_are_named(trained):
     """Not the one beside it; of another TensorFlow, both."""
     assert "worker:0 (" not in trained["killed"][0]
     assert trained["version"].count("has TensorFlow 2.") == 2

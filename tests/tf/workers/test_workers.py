@@ -20,7 +20,7 @@ from splitnet.tf.workers.start import limit_memory
 from tests.tf.story import story
 
 
-def test_workers_refuse_calls_from_outside(tmp_path: Path) -> None:
+def test_workers_refuse_calls_from_outside(tmp_path):
     """No address of this machine reaches a worker that answers inside.
 
     `up` reports a worker that is killed, passes on the signal that ends it, and the
@@ -73,7 +73,7 @@ RUN = (
 )
 
 
-def test_a_program_ends_with_what_runs_it_and_says_how() -> None:
+def test_a_program_ends_with_what_runs_it_and_says_how():
     """`cluster up` and `run`, killed with no time to clean up, leave no program.
 
     Of a program that a signal ended they say so as a shell does.
@@ -98,18 +98,18 @@ def test_a_program_ends_with_what_runs_it_and_says_how() -> None:
     assert done.returncode == 128 + signal.SIGKILL
 
 
-def test_workers_refuse_a_limit_that_leaves_nothing() -> None:
+def test_workers_refuse_a_limit_that_leaves_nothing():
     """TensorFlow's server needs memory for itself; the refusal says how much."""
     with pytest.raises(ConfigError, match=r"leaves nothing.*alone holds"):
         limit_memory(2**20)
 
 
-def _addresses() -> list[str]:
+def _addresses():
     found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
     return sorted({entry[4][0] for entry in found})
 
 
-def test_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
+def test_workers_end_when_their_owner_is_killed(tmp_path):
     """A killed owner, who can clean up nothing, leaves no orphan."""
     answer = story(
         """
@@ -136,14 +136,13 @@ def test_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
 HOSTS = {"client:0": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}
 
 
-def box(**hosts: str) -> Cluster:
-    """A client and a worker of one CPU each."""
+def box(**hosts):
     devices = Cluster.of("cpu", "worker:0/cpu:0").devices
     told = hosts or HOSTS
     return Cluster(devices, (), tuple(map(Host, told, told.values())))
 
 
-def test_connect_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_names_what_is_missing(monkeypatch):
     """Workers that do not answer, addresses, the cluster itself, or an early call.
 
     Joining later would invalidate everything that exists.
@@ -160,7 +159,7 @@ def test_connect_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         connect.connect(box(), allow_remote=True)
 
 
-def test_isolate_refuses_a_program_with_threads(tmp_path: Path) -> None:
+def test_isolate_refuses_a_program_with_threads(tmp_path):
     """Threads that run already would keep the open network; nor 65 workers."""
     answer = story(
         """
@@ -177,13 +176,11 @@ def test_isolate_refuses_a_program_with_threads(tmp_path: Path) -> None:
     assert "int >= 1 and <= 64" in answer["many"]
 
 
-def test_isolate_says_which_part_the_system_refuses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_isolate_says_which_part_the_system_refuses(monkeypatch):
     """Some systems make a user namespace and then refuse to give it any rights."""
 
     class Refusing:
-        def __init__(self, *parts: str) -> None:
+        def __init__(self, *parts):
             raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(network, "open_interfaces", lambda: ["eth0"])
@@ -197,9 +194,7 @@ def test_isolate_says_which_part_the_system_refuses(
         network.isolate()
 
 
-def test_worker_refuses_an_open_network_and_a_port_in_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_worker_refuses_an_open_network_and_a_port_in_use(monkeypatch):
     """It says what that exposes, and goes no further; so for a number of no worker."""
     monkeypatch.setattr(network, "open_interfaces", lambda: ["eth0"])
     with pytest.raises(ConfigError, match=r"(?s)every interface.*eth0.*--allow-remote"):
@@ -214,7 +209,7 @@ def test_worker_refuses_an_open_network_and_a_port_in_use(
         start.serve(box(), 3)
 
 
-def test_hosts_report_every_fault_at_once() -> None:
+def test_hosts_report_every_fault_at_once():
     """Names, addresses, ports, repeats and gaps are all named."""
     told = {"Worker": "a:1", "worker:0": "a:99999", "worker:2": "b:1", "x:0": "b:1"}
     with pytest.raises(DeviceError) as caught:
@@ -229,7 +224,7 @@ def test_hosts_report_every_fault_at_once() -> None:
         assert fault in str(caught.value)
 
 
-def test_probe_tells_unreachable_from_unresponsive() -> None:
+def test_probe_tells_unreachable_from_unresponsive():
     """Nobody listens, or what listens never answers."""
     with socket.create_server(("127.0.0.1", 0)) as plug:
         host = Host("worker:0", f"127.0.0.1:{plug.getsockname()[1]}")
@@ -241,7 +236,7 @@ def test_probe_tells_unreachable_from_unresponsive() -> None:
     assert "no worker listens" in str(gone)
 
 
-def test_failures_without_a_lost_worker_say_so() -> None:
+def test_failures_without_a_lost_worker_say_so():
     """One that came back has lost what it held."""
     connection = connect.Connection(Cluster.of("cpu"), "given", 0)
 
@@ -250,7 +245,7 @@ def test_failures_without_a_lost_worker_say_so() -> None:
         raise tf.errors.AbortedError(None, None, "gone\nand more")
 
 
-def test_workers_that_do_not_start_are_named(tmp_path: Path) -> None:
+def test_workers_that_do_not_start_are_named(tmp_path):
     """With how they ended and what they wrote last."""
     (tmp_path / "worker-0.log").write_text("out of order\n")
     command = [sys.executable, "-c", "raise SystemExit(3)"]
@@ -260,21 +255,19 @@ def test_workers_that_do_not_start_are_named(tmp_path: Path) -> None:
         workers.room([0])
 
 
-def test_an_operation_that_failed_before_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_operation_that_failed_before_is_warned_of(monkeypatch):
     """Its error would fail every later step; that a worker is lost is an error."""
     failed = [
         tf.errors.ResourceExhaustedError(None, None, "OOM of a tensor"),
         tf.errors.UnavailableError(None, None, "gone"),
     ]
 
-    def wait() -> None:
+    def wait():
         raise failed.pop(0)
 
     monkeypatch.setattr(connect, "started", lambda: True)
     monkeypatch.setattr(tf_api, "wait_for_eager_operations", wait)
-    cleared: list[bool] = []
+    cleared = []
     clear = "async_clear_error"
     monkeypatch.setattr(tf.experimental, clear, lambda: cleared.append(True))
     with pytest.warns(UserWarning, match="outside of any function failed: OOM of a"):

@@ -4,9 +4,7 @@ Shared by `test_transparency` and by `benchmarks/zoo.py`. Each is built so that
 something in it could break when it is split: what it is named for.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,13 +13,13 @@ from keras import layers, ops
 from tests.tf.check import Case
 
 ROWS = 4
-MODELS: dict[str, Callable[[], Case]] = {}
+MODELS = {}
 
 
-def model(build: Callable[[], Any]) -> Callable[[], Any]:
+def model(build):
     """Register a function that builds a model, or a case, under its name."""
 
-    def made() -> Case:
+    def made():
         built = build()
         return built if isinstance(built, Case) else made_up(built)
 
@@ -29,7 +27,7 @@ def model(build: Callable[[], Any]) -> Callable[[], Any]:
     return build
 
 
-def made_up(built: Any, batch: int = ROWS, *, below: int = 7) -> Case:
+def made_up(built, batch=ROWS, *, below=7):
     """A model with a batch for it: normal numbers, and whole ones below `below`.
 
     The last third of whole numbers is 0, as padding is.
@@ -46,18 +44,17 @@ def made_up(built: Any, batch: int = ROWS, *, below: int = 7) -> Case:
     return Case(built, x, y, sizes=(batch, batch))
 
 
-def given(built: Any, x: Any, y: Any, loss: Any = "mse") -> Case:
+def given(built, x, y, loss="mse"):
     """A model with the batch that it needs."""
     return Case(built, x, y, loss, sizes=(ROWS, ROWS))
 
 
-def numbers(*shape: int, seed: int = 0) -> np.ndarray:
-    """A batch of normal numbers, the same for the same seed."""
+def numbers(*shape, seed=0):
     made = np.random.default_rng(seed).standard_normal((ROWS, *shape))
     return made.astype("float32")
 
 
-def _input(tensor: Any, batch: int, below: int) -> np.ndarray:
+def _input(tensor, batch, below):
     shape = (batch, *(6 if extent is None else extent for extent in tensor.shape[1:]))
     kind = keras.backend.standardize_dtype(tensor.dtype)
     draw = np.random.default_rng(len(shape) + sum(shape))
@@ -77,7 +74,7 @@ WORDS, LENGTH = 13, 4
 
 
 @model
-def bidirectional_stack() -> Any:
+def bidirectional_stack():
     """A recurrence both ways under a mask, read by one that is given its state."""
     ids, h = keras.Input((LENGTH,), dtype="int32"), keras.Input((4,))
     x = layers.Embedding(WORDS, 5, mask_zero=True)(ids)
@@ -87,7 +84,7 @@ def bidirectional_stack() -> Any:
 
 
 @model
-def stateful_recurrence() -> Any:
+def stateful_recurrence():
     """States that stay from batch to batch, of a cell and of a stack of cells."""
     x = keras.Input(batch_shape=(ROWS, LENGTH, 4))
     cells = [layers.LSTMCell(5), layers.SimpleRNNCell(3)]
@@ -97,7 +94,7 @@ def stateful_recurrence() -> Any:
 
 
 @model
-def prepared_columns() -> Any:
+def prepared_columns():
     """Columns prepared in many ways, strings among them; all ends have names."""
     city = keras.Input((1,), name="city", dtype="string")
     age = keras.Input((1,), name="age")
@@ -129,7 +126,7 @@ def prepared_columns() -> Any:
 
 
 @model
-def gathered_by_operations() -> Any:
+def gathered_by_operations():
     """Gather and scatter without a layer of its own: operations, integers, slices."""
     rows = keras.Input((7, 4))
     which = keras.Input((3,), dtype="int32")
@@ -145,10 +142,10 @@ def gathered_by_operations() -> Any:
 class Loops(layers.Layer):
     """A loop while something holds, a scan, a choice and a map, in one layer."""
 
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), name="kernel")
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         _, x = ops.while_loop(
             lambda i, x: i < 3,
             lambda i, x: (i + 1, ops.tanh(x @ self.kernel)),
@@ -163,7 +160,7 @@ class Loops(layers.Layer):
 
 
 @model
-def control_flow() -> Case:
+def control_flow():
     """Loops that read weights, before and after ordinary layers."""
     x = keras.Input((4,))
     y = Loops()(layers.Dense(4)(x))
@@ -174,25 +171,25 @@ def control_flow() -> Case:
 class Pair(layers.Layer):
     """Several inputs, by place and by name, an argument, and two outputs by name."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options):
         super().__init__(**options)
         self.left, self.right = layers.Dense(5), layers.Dense(5)
 
-    def build(self, a_shape: Any, b_shape: Any) -> None:
+    def build(self, a_shape, b_shape):
         self.left.build(a_shape)
         self.right.build(b_shape)
 
-    def call(self, a: Any, b: Any, scale: float = 1.0, training: bool = False) -> Any:
+    def call(self, a, b, scale=1.0, training=False):
         left, right = self.left(a), self.right(b)
         factor = scale * (2.0 if training else 1.0)
         return {"sum": factor * (left + right), "apart": left - right}
 
-    def compute_output_shape(self, a_shape: Any, b_shape: Any) -> Any:
+    def compute_output_shape(self, a_shape, b_shape):
         return {"sum": (*a_shape[:-1], 5), "apart": (*a_shape[:-1], 5)}
 
 
 @model
-def layers_with_several_inputs() -> Any:
+def layers_with_several_inputs():
     """A layer of the user's with names, numbers and dicts in its calls."""
     a, b = keras.Input((4,), name="a"), keras.Input((3,), name="b")
     first = Pair()(a, b=b, scale=0.5)
@@ -206,27 +203,27 @@ def layers_with_several_inputs() -> Any:
 class Noise(layers.Layer):
     """Noise from a generator that others may draw from too."""
 
-    def __init__(self, generator: Any, **options: Any) -> None:
+    def __init__(self, generator, **options):
         super().__init__(**options)
         self.generator = generator
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         drawn = keras.random.normal(ops.shape(inputs), seed=self.generator)
         return inputs + 0.1 * drawn
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self):
         """With the generator's own configuration, which does not say who shares it."""
         kept = keras.saving.serialize_keras_object(self.generator)
         return super().get_config() | {"generator": kept}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
+    def from_config(cls, config):
         made = keras.saving.deserialize_keras_object(config.pop("generator"))
         return cls(made, **config)
 
 
 @model
-def shared_inside() -> Any:
+def shared_inside():
     """A layer that is called and wrapped, and two layers that draw from one seed."""
     x, rows = keras.Input((5,)), keras.Input((3, 5))
     tied = layers.Dense(5, activation="tanh")
@@ -238,7 +235,7 @@ def shared_inside() -> Any:
 
 
 @model
-def outputs_along_the_way() -> Any:
+def outputs_along_the_way():
     """Outputs from the middle, one twice, and one that is the input itself."""
     x = keras.Input((4,))
     a = layers.Dense(4, activation="sigmoid", name="a")(x)
@@ -248,7 +245,7 @@ def outputs_along_the_way() -> Any:
 
 
 @model
-def numbers_of_other_kinds() -> Any:
+def numbers_of_other_kinds():
     """Half precision, complex spectra, unsigned pictures and Python constants."""
     wave = keras.Input((8,))
     picture = keras.Input((4, 4, 1), dtype="uint8")
@@ -264,7 +261,7 @@ def numbers_of_other_kinds() -> Any:
 
 
 @model
-def said_in_the_call() -> Case:
+def said_in_the_call():
     """`training=` in the call, a mask of booleans as an input, and nests of outputs."""
     steps, mask = keras.Input((5, 4)), keras.Input((5,), dtype="bool")
     always = layers.Dropout(0.5, seed=3)(steps, training=True)
@@ -280,18 +277,18 @@ def said_in_the_call() -> Case:
 class Centred(layers.Layer):
     """Takes off a mean that each call in training moves first."""
 
-    def build(self, shape: Any) -> None:
+    def build(self, shape):
         options = {"initializer": "zeros", "trainable": False}
         self.mean = self.add_weight(shape=(shape[-1],), **options)
 
-    def call(self, x: Any, training: bool = False) -> Any:
+    def call(self, x, training=False):
         if training:
             self.mean.assign(0.9 * self.mean + 0.1 * ops.mean(x, 0))
         return x - self.mean
 
 
 @model
-def state_that_is_away() -> Case:
+def state_that_is_away():
     """No gradient flows through it: Keras reads a variable again when it is set."""
     first, centred = keras.Input((6,)), Centred(name="c")
     found = layers.Dense(5, name="d")(centred(layers.Dense(5)(first)))

@@ -1,8 +1,5 @@
 """Declared nets over two or three stand-ins and a CPU."""
 
-from collections.abc import Callable
-from typing import Any
-
 import keras
 import numpy as np
 from keras import layers
@@ -10,18 +7,16 @@ from keras import layers
 import splitnet as sn
 from tests.tf.check import SAMPLES, Case, classes, numbers, sgd, words
 
-NETS: dict[str, Callable[[], Case]] = {}
+NETS = {}
 
 
-def case(build: Callable[[], Case]) -> Callable[[], Case]:
+def case(build):
     """Register a case under its function's name."""
     NETS[build.__name__] = build
     return build
 
 
-def two_branches(
-    left: Any, right: Any, head: Any = None, *, shape: Any = (6,), **more: Any
-) -> Case:
+def two_branches(left, right, head=None, *, shape=(6,), **more):
     """One input, two bodies on two devices, a sum on the CPU, a head on the second."""
     net = sn.Net("two_branches")
     x = net.input("x", shape)
@@ -33,7 +28,7 @@ def two_branches(
 
 
 @case
-def shared_lstm() -> Case:
+def shared_lstm():
     """The example of the Keras FAQ: one LSTM reads two tweets on two devices."""
     net = sn.Net("siamese")
     tweet_a, tweet_b = net.input("tweet_a", (7, 4)), net.input("tweet_b", (7, 4))
@@ -49,10 +44,10 @@ def shared_lstm() -> Case:
 
 
 @case
-def cnn_two_tower() -> Case:
+def cnn_two_tower():
     """Convolutions, BatchNorm, pooling and Dropout in two towers of their own."""
 
-    def tower(width: int) -> list[layers.Layer]:
+    def tower(width):
         return [
             layers.Conv2D(width, 3, padding="same"),
             layers.BatchNormalization(),
@@ -73,7 +68,7 @@ def cnn_two_tower() -> Case:
 
 
 @case
-def wide_and_deep() -> Case:
+def wide_and_deep():
     """An embedding on the CPU, whose gradient must stay sparse, beside dense layers."""
     net = sn.Net("wide_and_deep")
     ids, facts = net.input("ids", (6,), dtype="int32"), net.input("facts", (5,))
@@ -87,7 +82,7 @@ def wide_and_deep() -> Case:
 
 
 @case
-def inception() -> Case:
+def inception():
     """One tensor read on three devices, whose gradients meet again."""
     net = sn.Net("inception")
     image = net.input("image", (6, 6, 3))
@@ -105,13 +100,13 @@ def inception() -> Case:
 
 
 @case
-def residual_chain() -> Case:
+def residual_chain():
     """A chain with skips, cut in three: sums of gradients lie on both sides of cuts.
 
     At a rate of 0.1 its training diverges, and rounding with it.
     """
 
-    def block(mix: Any, norm: Any) -> Callable[[Any], Any]:
+    def block(mix, norm):
         return lambda t: t + norm(mix(t))
 
     net = sn.Net("residual")
@@ -125,7 +120,7 @@ def residual_chain() -> Case:
 
 
 @case
-def many_inputs_and_outputs() -> Case:
+def many_inputs_and_outputs():
     """Two inputs, three outputs by name, a loss and weight each, names with spaces.
 
     The body of the first branch returns a tuple, which is taken apart.
@@ -134,7 +129,7 @@ def many_inputs_and_outputs() -> Case:
     a, b = net.input("a", (4,)), net.input("b", (3,))
     mix = layers.Dense(5, activation="tanh", name="mix")
 
-    def body(p: Any, q: Any) -> Any:
+    def body(p, q):
         return mix(layers.Concatenate(name="glue")([p, q])), p[:, 1:] * 2.0
 
     mixed, raw = net.branch("stem of both", {"p": a, "q": b}, body, on="gpu:0")
@@ -151,20 +146,20 @@ def many_inputs_and_outputs() -> Case:
 
 
 @case
-def shared_bodies() -> Case:
+def shared_bodies():
     """Two branches share a function, and a Sequential that holds a functional model."""
     inside = keras.Input((4,))
     inner = keras.Model(inside, layers.Dense(4)(inside) + inside, name="inner")
     model = keras.Sequential([layers.Dense(4), inner, layers.Dropout(0.2)], name="body")
 
-    def body(t: Any) -> Any:
+    def body(t):
         return layers.Dense(4, name="outer")(model(t))
 
     return two_branches(body, body)
 
 
 @case
-def masks_across_a_cut() -> Case:
+def masks_across_a_cut():
     """An embedding's mask reaches an LSTM, and a pooling, on other devices."""
     net = sn.Net("masks")
     ids = net.input("ids", (8,), dtype="int32")
@@ -177,7 +172,7 @@ def masks_across_a_cut() -> Case:
 
 
 @case
-def attention() -> Case:
+def attention():
     """Causal self-attention, and cross-attention over a masked memory."""
     net = sn.Net("attention")
     ids, query = net.input("ids", (6,), dtype="int32"), net.input("query", (5, 8))
@@ -186,7 +181,7 @@ def attention() -> Case:
     own = layers.MultiHeadAttention(2, 4, dropout=0.1, name="own")
     cross = layers.MultiHeadAttention(2, 4, name="cross")
 
-    def itself(q: Any) -> Any:
+    def itself(q):
         return own(q, q, use_causal_mask=True) + q
 
     told = net.branch("itself", query, itself, on="gpu:1")
@@ -196,14 +191,14 @@ def attention() -> Case:
 
 
 @case
-def recurrent_loops() -> Case:
+def recurrent_loops():
     """GRU, TimeDistributed and a loop of operations."""
     net = sn.Net("loops")
     x = net.input("x", (6, 4))
     first = net.branch("gru", x, layers.GRU(5, return_sequences=True), on="gpu:0")
     each = net.branch("each", x, layers.TimeDistributed(layers.Dense(5)), on="gpu:2")
 
-    def scan(t: Any) -> Any:
+    def scan(t):
         return keras.ops.map(lambda row: keras.ops.tanh(row), t)
 
     third = net.branch("scan", each, scan, on="gpu:0")
@@ -215,7 +210,7 @@ def recurrent_loops() -> Case:
 
 
 @case
-def saturated() -> Case:
+def saturated():
     """Branches end in a saturated softmax and sigmoid: losses must see the logits."""
     net = sn.Net("saturated")
     x = net.input("x", (6,))
@@ -233,13 +228,13 @@ def saturated() -> Case:
 class Pressed(layers.Layer):
     """A user's own layer that adds a loss."""
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         self.add_loss(0.3 * keras.ops.mean(keras.ops.square(inputs)))
         return inputs
 
 
 @case
-def losses_inside() -> Case:
+def losses_inside():
     """add_loss, and penalties of activities and weights on every device, one shared."""
     shared = layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l1")
     far = layers.Dense(4, kernel_regularizer=keras.regularizers.L1L2(0.1, 0.2))
@@ -249,7 +244,7 @@ def losses_inside() -> Case:
 
 
 @case
-def mixed_float16() -> Case:
+def mixed_float16():
     """Cuts in float16, weights in float32, under a loss scale that doubles."""
     dtype = keras.DTypePolicy("mixed_float16")
     net = sn.Net("mixed")
@@ -260,7 +255,7 @@ def mixed_float16() -> Case:
     both = net.merge("both", [a, b], layers.Concatenate(dtype=dtype))
     net.output(net.branch("head", both, layers.Dense(2, dtype="float32"), on="gpu:0"))
 
-    def scaled() -> Any:
+    def scaled():
         adam = keras.optimizers.Adam(0.01)
         return keras.optimizers.LossScaleOptimizer(
             adam, initial_scale=8.0, dynamic_growth_steps=2

@@ -1,8 +1,5 @@
 """Towers, pipelines, recomputation, compiled parts and split layers, and all in one."""
 
-from collections.abc import Callable
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -13,10 +10,10 @@ from tests.tf.check import SAMPLES, Case, classes, numbers, words
 
 FOUR = ["gpu:0", "gpu:1", "gpu:2", "cpu"]
 THREE, TWO = FOUR[:3], FOUR[:2]
-WAYS: dict[str, Callable[[], Case]] = {}
+WAYS = {}
 
 
-def case(build: Callable[[], Case]) -> Callable[[], Case]:
+def case(build):
     """Register a case under its function's name."""
     WAYS[build.__name__] = build
     return build
@@ -25,7 +22,7 @@ def case(build: Callable[[], Case]) -> Callable[[], Case]:
 # --- towers --------------------------------------------------------------------------
 
 
-def towered(body: Any, shape: tuple[int, ...], **options: Any) -> sn.Net:
+def towered(body, shape, **options):
     """A net of one input, towers of a body, and a head on the CPU."""
     net = sn.Net("towered")
     x = net.input("x", shape)
@@ -34,14 +31,14 @@ def towered(body: Any, shape: tuple[int, ...], **options: Any) -> sn.Net:
     return net
 
 
-def conv_body() -> list[Any]:
+def conv_body():
     """What TensorFlow's kernels would crash on if a tower had no sample."""
     conv = layers.Conv2D(4, 3, activation="relu")
     return [conv, layers.MaxPooling2D(), layers.Flatten(), layers.Dense(6, "tanh")]
 
 
 @case
-def towers() -> Case:
+def towers():
     """Four towers, of which small batches leave some without a sample.
 
     `weights_on=` moves variables, slots and updates.
@@ -52,7 +49,7 @@ def towers() -> Case:
 
 
 @case
-def towers_synchronised() -> Case:
+def towers_synchronised():
     """Statistics, averages and gradients are the whole batch's; a layer adds losses."""
     penal = layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l2")
     body = [layers.Dense(6), layers.BatchNormalization(), penal]
@@ -61,13 +58,13 @@ def towers_synchronised() -> Case:
 
 
 @case
-def towers_of_a_dict() -> Case:
+def towers_of_a_dict():
     """Embeddings with masks, a loop, and two outputs, joined with their masks."""
     net = sn.Net("rich")
     ids, size = net.input("words", (6,), "int32"), net.input("size", (2,))
     embed, narrow = layers.Embedding(11, 5, mask_zero=True), layers.Dense(5)
 
-    def body(words: Any, size: Any) -> Any:
+    def body(words, size):
         twice = keras.ops.multiply(size, 2.0)  # which Keras takes for sparse
         return {"words": embed(words), "size": narrow(twice)}
 
@@ -79,7 +76,7 @@ def towers_of_a_dict() -> Case:
 
 
 @case
-def towers_in_a_chain() -> Case:
+def towers_in_a_chain():
     """Towers that read towers, and share their layer with a branch; then a softmax.
 
     That is saturated: crossentropy reads the logits, which are joined too.
@@ -99,7 +96,7 @@ def towers_in_a_chain() -> Case:
 # --- micro-batches, recomputation, compiled parts ------------------------------------
 
 
-def chain(body: Any = None, **way: Any) -> Case:
+def chain(body=None, **way):
     """Three stages on three devices, penalties, and weights of samples."""
     net = sn.Net("chain")
     x = net.input("x", (8,))
@@ -122,27 +119,27 @@ def chain(body: Any = None, **way: Any) -> Case:
 
 
 @case
-def one_f_one_b() -> Case:
+def one_f_one_b():
     """Four pieces, some of them empty at times, whose stages are recomputed."""
     return chain(microbatches=4, schedule="1f1b", recompute=True)
 
 
 @case
-def recomputed_states() -> Case:
+def recomputed_states():
     """Dropout drops the same twice, BatchNormalization moves its averages once."""
     body = [layers.Dense(12, activation="tanh"), layers.Dropout(0.5, seed=4)]
     return chain([*body, layers.BatchNormalization()], recompute=True)
 
 
 @case
-def compiled_states() -> Case:
+def compiled_states():
     """States leave a compiled function; XLA draws other numbers, so none is dropped."""
     drop = layers.Dropout(1e-9, seed=1)
     return chain([layers.Dense(12), layers.BatchNormalization(), drop], xla=True)
 
 
 @case
-def recomputed_masks() -> Case:
+def recomputed_masks():
     """A mask leaves a recomputed loop; a table's gradient stays sparse."""
     net = sn.Net("masks")
     x = net.input("x", (6,), "int32")
@@ -156,7 +153,7 @@ def recomputed_masks() -> Case:
 
 
 @case
-def outputs_of_pieces() -> Case:
+def outputs_of_pieces():
     """Losses of outputs are the whole batch's, and no mean of pieces of 2 and 1."""
     net = sn.Net("two")
     x = net.input("x", (8,))
@@ -172,7 +169,7 @@ def outputs_of_pieces() -> Case:
 class Recomputed(layers.Dense):
     """Keeps nothing for its backward pass, in which it is computed again."""
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         again = tf.recompute_grad(lambda x: tf.tanh(tf.matmul(x, self.kernel)))
         return again(inputs)
 
@@ -180,10 +177,10 @@ class Recomputed(layers.Dense):
 class Doubled(layers.Dense):
     """Has a gradient of its own: twice the true one, for its input and its weights."""
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         @tf.custom_gradient
-        def doubled(x: Any) -> Any:
-            def back(dy: Any, variables: Any = None) -> Any:
+        def doubled(x):
+            def back(dy, variables=None):
                 over_x = 2.0 * tf.matmul(dy, self.kernel, transpose_b=True)
                 return over_x, [2.0 * tf.matmul(x, dy, transpose_a=True)]
 
@@ -192,7 +189,7 @@ class Doubled(layers.Dense):
         return doubled(inputs)
 
 
-def own_gradients(*, towers: bool = False, **more: Any) -> Case:
+def own_gradients(*, towers=False, **more):
     """Layers with gradients of their own, whose weights are on another device."""
     net = sn.Net("own")
     x = net.input("x", (6,))
@@ -207,13 +204,12 @@ def own_gradients(*, towers: bool = False, **more: Any) -> Case:
 
 
 @case
-def own_gradients_in_towers() -> Case:
-    """Replicated."""
+def own_gradients_in_towers():
     return own_gradients(towers=True)
 
 
 @case
-def own_gradients_in_pieces() -> Case:
+def own_gradients_in_pieces():
     """Recomputed as well; each micro-batch reads such weights itself."""
     way = {"recompute": True, "microbatches": 2}
     return own_gradients(way=way, audited=False)
@@ -223,7 +219,7 @@ def own_gradients_in_pieces() -> Case:
 
 
 @case
-def split_images() -> Case:
+def split_images():
     """Convolutions and a dense layer, each cut in three, with a penalty."""
     net = sn.Net("split_images")
     last = net.input("x", (6, 6, 2))
@@ -238,7 +234,7 @@ def split_images() -> Case:
 
 
 @case
-def split_words() -> Case:
+def split_words():
     """A table, and causal attention over its padded words with keys of their own.
 
     The mask goes through the join, and is taken off what was read, as Keras does. Then
@@ -264,7 +260,7 @@ def split_words() -> Case:
 
 
 @case
-def everything_at_once() -> Case:
+def everything_at_once():
     """Two branches, one of towers; a split layer; a head; all in a pipeline."""
     net = sn.Net("together")
     image, ids = net.input("image", (8, 8, 1)), net.input("words", (6,), "int32")
