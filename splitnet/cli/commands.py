@@ -36,9 +36,6 @@ from splitnet.core.serialization import read_values, write_cluster
 from splitnet.core.settings import OPTIONS, config_file, resolve
 from splitnet.core.timeline import SCHEDULES
 
-# Beyond these the largest batch is not searched for, or not searched further.
-_MOST_CALLS, _MOST_BATCH = 2_000, 2**20
-
 
 def plan(
     target: TargetName = "",
@@ -56,47 +53,35 @@ def plan(
         if not target:
             return
     source, cluster, held, search = opened(target, options)
-    made, figures = planned(source, cluster, search)
-    if out:
-        made.save(out)
+    began = time.perf_counter()
+    made = planned(source, cluster, search)
+    figures = _figures(made) | {"seconds": time.perf_counter() - began}
     text = [sn.table(made)]
     if isinstance(held, sn.Plan):
         change = held.compare(made)
         figures["moved"] = change.moved
         text.append(f"since {target}: {change}")
-    figures["largest_batch"] = None
-    if len(made.graph.calls) <= _MOST_CALLS and made.objective != "throughput":
-        how = {"optimizer": made.optimizer, "training": made.training}
-        how |= {"device_of": made.device_of, "most": _MOST_BATCH}
-        most = sn.largest_batch(made.graph, cluster, **how)
-        figures["largest_batch"] = most
-        more = " or more" if most == _MOST_BATCH else ""
-        text.append(f"largest batch that fits this placement: {most}{more}")
     if out:
+        made.save(out)
         text.append(f"saved to {out}")
     answer(figures, "\n\n".join(text), for_program=json_)
 
 
-def planned(
-    source: Any, cluster: sn.Cluster, options: dict[str, Any]
-) -> "tuple[sn.Plan, dict[str, Any]]":
-    """The plan of a source, and its figures."""
-    began = time.perf_counter()
+def planned(source: Any, cluster: sn.Cluster, options: dict[str, Any]) -> "sn.Plan":
+    """Plan with a bar that shows the best value so far."""
     written = format_bytes if options.get("objective") == "memory" else format_seconds
     with progress("planning", total=1.0) as advance:
 
         def show(share: float, best: float) -> None:
             advance(share, f"best {written(best)}")
 
-        made = sn.plan(source, cluster, on_progress=show, **options)
-    return made, _figures(made, began)
+        return sn.plan(source, cluster, on_progress=show, **options)
 
 
-def _figures(plan: "sn.Plan", began: float) -> dict[str, Any]:
-    """A plan as plain values; "seconds" is what it took since `began`."""
+def _figures(plan: "sn.Plan") -> dict[str, Any]:
+    """A plan as plain values."""
     names = ("objective", "value", "bound", "gap", "strategy", "batch")
     return {name: getattr(plan, name) for name in (*names, "transfer_bytes")} | {
-        "seconds": round(time.perf_counter() - began, 3),
         "execution": asdict(plan.execution),
         "device_of": dict(plan.device_of),
         "fallbacks": [asdict(fallback) for fallback in plan.fallbacks],
@@ -142,10 +127,9 @@ def score(
     elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):
         given = device_of_split(given)
     source, cluster, _, search = opened(target, options)
-    began = time.perf_counter()
     scored = sn.score(source, cluster, given, **search)
     broken = violations(scored)
-    figures = _figures(scored, began) | {"violations": broken}
+    figures = _figures(scored) | {"violations": broken}
     text = "\n".join([sn.table(scored), *(f"broken: {line}" for line in broken)])
     answer(figures, text, for_program=json_)
     return 1 if broken else 0
@@ -182,11 +166,9 @@ def draw(
     """Draw a saved plan as SVG, PNG, PDF or DOT."""
     made = sn.load_plan(plan)
     old = sn.load_plan(other) if other else None
+    shown = (made.timeline, old and old.timeline) if timeline else (made, old)
     with progress("drawing"):
-        if timeline:
-            sn.draw(made.timeline, out, other=old and old.timeline)
-        else:
-            sn.draw(made, out, other=old)
+        sn.draw(shown[0], out, other=shown[1])
     print(out)
 
 
@@ -232,8 +214,7 @@ def config(
     check: Annotated[bool, "Check the settings against this machine."] = False,
 ) -> None:
     """Show every runtime setting with its value and its origin."""
-    settings = resolve({}, os.environ, Path.cwd())
-    notes = []
+    settings, notes = resolve({}, os.environ, Path.cwd()), []
     if check:
         import_tensorflow()
         from splitnet.tf.runtime.configure import check_settings, remarks
@@ -250,9 +231,9 @@ def config(
         origin = "default" if one.origin == "default" else one.source
         row = {"option": one.name, "value": str(value), "origin": origin}
         rows.append(row | {"meaning": OPTIONS[one.name].about})
-    path = config_file(os.environ, Path.cwd())
-    file = path or "none (splitnet.toml, or [tool.splitnet])"
     answer(None, rows)
+    none = "none (splitnet.toml, or [tool.splitnet] of pyproject.toml)"
+    file = config_file(os.environ, Path.cwd()) or none
     print(f"\nsettings file: {file}", *notes, sep="\n")
 
 
@@ -396,6 +377,7 @@ def bench(
     alone, taken = (statistics.median(times[1:]) for times in seconds)
     figures = {"one_device_seconds": alone, "plan_seconds": taken}
     figures |= {"predicted_seconds": made.seconds, "times_faster": ratio}
+    figures |= {"middle_half": [low, high]}
     one, planned, said = map(format_seconds, (alone, taken, made.seconds))
     text = [
         f"{made.graph.name}: batch {made.batch}, median of {steps} training steps",
@@ -404,7 +386,6 @@ def bench(
     ]
     if any(device.stand_in for device in made.cluster):
         text.append("stand-ins share one thread pool: they show placement, not speed")
-    figures |= {"middle_half": [low, high]}
     answer(figures, "\n".join(text), for_program=json_)
 
 
@@ -416,7 +397,7 @@ def _placed(target: str, options: Table) -> "tuple[sn.Plan, Any, tuple[Any, Any]
     needed = sum(device.stand_in for device in made.cluster) if made else 0
     stand_ins = options["stand_ins"] or needed
     source, cluster = load_source(target, lambda: local_devices(stand_ins))
-    made = made or planned(source, cluster, search_options(options))[0]
+    made = made or planned(source, cluster, search_options(options))
     import keras
 
     from splitnet.tf.profiling.measure import synthetic_batch

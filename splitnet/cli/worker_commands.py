@@ -6,7 +6,6 @@ import re
 import shlex
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -91,8 +90,7 @@ def run_with_workers(
 ) -> int:
     """Run a program with private workers here; start both again when one fails.
 
-    A worker that has ended or does not answer is started again, or left out if it does
-    not start. SIGTERM ends both. `options` are those of `sn.local_workers`.
+    SIGTERM ends both. `options` are those of `sn.local_workers`.
     """
     from splitnet.tf.workers.connect import probe, workers_of
     from splitnet.tf.workers.network import CLUSTER_VARIABLE, JOB_VARIABLES
@@ -104,12 +102,10 @@ def run_with_workers(
         environ = {k: v for k, v in os.environ.items() if k not in JOB_VARIABLES}
         environ[CLUSTER_VARIABLE] = str(started.file)
         for restart in range(1, max_restarts + 2):
-            began = time.monotonic()
             code, signals = run_program(program, environ)
             if code == 0 or signals or restart > max_restarts:
                 break
-            after = f"after {time.monotonic() - began:.0f} s"
-            say(f"{program[0]} ended with code {code} {after}")
+            say(f"{program[0]} ended with code {code}")
             for found in probe(workers_of(started.cluster), timeout_seconds=5.0):
                 if found.state != "healthy":
                     say(started.restart(found.host.task))
@@ -123,42 +119,29 @@ def run_with_workers(
 def run_program(
     program: list[str], environ: Mapping[str, str]
 ) -> tuple[int, list[int]]:
-    """Run a program and pass signals on to it; its exit code, and those signals.
+    """Run a program: its exit code, and the signals that this process got meanwhile.
 
-    It ends when this process does, even if that is killed.
+    SIGTERM is passed on; the terminal itself sends Ctrl-C to both. The program ends
+    when this process does, even if that is killed.
     """
     from splitnet.tf.workers.network import end_with_parent
 
-    running: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []
 
     def pass_on(number: int, _frame: object) -> None:
-        if not running:
-            raise KeyboardInterrupt
         signals.append(number)
-        if number != signal.SIGINT or not _in_foreground():
-            running[0].send_signal(number)
+        if number == signal.SIGTERM:
+            running.send_signal(number)
 
-    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        how = {"env": environ, "preexec_fn": end_with_parent}
-        running.append(subprocess.Popen(program, **how))
-        code = running[0].wait()
+        running = subprocess.Popen(program, env=environ, preexec_fn=end_with_parent)
     except OSError as error:
         raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    code = running.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
     return (code if code >= 0 else 128 - code), signals  # as shells report signals
-
-
-def _in_foreground() -> bool:
-    """Whether the terminal itself sends Ctrl-C to the children of this process."""
-    try:
-        with open("/dev/tty", "rb") as terminal:
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except OSError:
-        return False
 
 
 def health(
@@ -213,12 +196,9 @@ def launch(
         variables |= {"SERVICE": name, "WORKERS": str(nodes)}
         variables |= {"CLIENT": f"{name}-client.{name}:2222"}
     template, start = _ENGINES[engine]
+    how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     environment = Environment(
-        loader=PackageLoader("splitnet.cli"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+        loader=PackageLoader("splitnet.cli"), undefined=StrictUndefined, **how
     )
     environment.filters |= {"quote": shlex.quote, "json": json.dumps}
     text = environment.get_template(template).render(

@@ -30,8 +30,6 @@ _MOST_CHILDREN, _RANGES = 12, 6
 _NAME_WIDTH = 40
 _MOST_LABELS = 6  # with more links between devices, boxes say their bytes instead
 _MOST_LINKS = 60  # of more links only the largest are drawn
-MOST_LANES = 12
-"""With more lanes, devices are cards with the largest links between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +99,7 @@ class Diagram:
     @cached_property
     def drawn(self) -> list[DiagramEdge]:
         """The links that there is room for: those that move most."""
-        most = _MOST_LINKS if len(self.lanes) <= MOST_LANES else _MOST_LINKS // 3
-        largest = sorted(self.links, key=lambda link: -link.moved_bytes)[:most]
+        largest = sorted(self.links, key=lambda link: -link.moved_bytes)[:_MOST_LINKS]
         return [link for link in self.links if link in largest]
 
     def moved(self, box: Box, *, weights: bool) -> tuple[int, int]:

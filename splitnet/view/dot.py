@@ -1,6 +1,6 @@
 """A placement diagram as DOT text with positions; the same plan gives the same bytes.
 
-Each device is a lane, each depth of the net a column; many devices are cards in rows.
+Each device is a lane, each depth of the net a column.
 `neato -n` draws the text: Graphviz routes the lines around boxes and places labels.
 """
 
@@ -15,7 +15,7 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
 from splitnet.view import facts, style
-from splitnet.view.diagram import MOST_LANES, Box, Diagram, DiagramEdge, diagram_of
+from splitnet.view.diagram import Box, Diagram, DiagramEdge, diagram_of
 from splitnet.view.style import ALARM, INK, QUIET, Line, clean, counted, shortened
 
 Rect = tuple[float, float, float, float]
@@ -27,7 +27,6 @@ _COLUMN = 46.0  # between columns
 _LANE = 12.0  # between lanes
 _HOST = 22.0  # above the lanes of a host, for its name
 _COLUMNS = 6  # at most
-_CARDS = 4  # in a row
 
 
 def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None) -> str:
@@ -79,9 +78,10 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         its = box_of[link.source], box_of[link.target]
         look = _link_look(link, shown, *its, colors[its[0].facts.device])
         dot.edge(link.source, link.target, id=f"link-{number}", **look)
-    _, top, right, _ = _around([*frames.values(), *hosts.values()])
+    right = max(rect[2] for rect in frames.values())
     header = [*_header_rows(plan, shown, max(right, 620), other, audit)]
-    style.text_node(dot, "header", header, 0, top - style.size_of(header)[1] - 14)
+    above = style.size_of(header)[1] + 14 + (_HOST if hosts else 0)
+    style.text_node(dot, "header", header, 0, -above)
     return str(dot.source)
 
 
@@ -269,12 +269,6 @@ def _legend(shown: Diagram, columns: float, *, compared: bool) -> list[str]:
     return [row.replace("\u00a0", " ") for row in rows]
 
 
-def _around(rects: Iterable[Rect]) -> Rect:
-    """The smallest rectangle that holds others."""
-    lefts, tops, rights, bottoms = zip(*rects, strict=True)
-    return min(lefts), min(tops), max(rights), max(bottoms)
-
-
 def _place_boxes(
     sizes: Mapping[str, tuple[float, float]],
     lanes: Mapping[str, Sequence[str]],
@@ -282,24 +276,21 @@ def _place_boxes(
 ) -> tuple[dict[str, Rect], dict[str, Rect], dict[str, Rect]]:
     """Lanes of equal columns below one another; nothing overlaps.
 
-    More lanes than `MOST_LANES` are cards of one column in rows, each host's in rows of
-    its own. `sizes` has width and height of boxes, in running order, and of titles;
-    lanes hold their title first, and are neighbours if of one host. Returned are
-    rectangles of boxes and titles, of lanes, and of hosts if there are any.
+    `sizes` has width and height of boxes, in running order, and of titles; lanes hold
+    their title first, and are neighbours if of one host. Returned are rectangles of
+    boxes and titles, of lanes, and of hosts if there are any.
     """
-    cards = len(lanes) > MOST_LANES
-    in_a_row, columns = (_CARDS, 1) if cards else (1, _COLUMNS)
     titles = dict.fromkeys((names[0] for names in lanes.values()), -1)
     boxes = [name for name in sizes if name not in titles]
-    column_of = titles | _columns_of(boxes, links, columns)
+    column_of = titles | _columns_of(boxes, links)
     widths: dict[int, float] = {}
     for name, column in column_of.items():
         widths[column] = max(widths.get(column, 0.0), sizes[name][0])
-    begin, end = {}, _PADDING
+    begin, right = {}, _PADDING
     for column, width in sorted(widths.items()):
-        begin[column] = end + (2 * _PADDING if column == 0 else 0.0)
-        end = begin[column] + width + (_COLUMN if column >= 0 else 0.0)
-    whole = end + _PADDING - (_COLUMN if max(widths) >= 0 else 0.0)
+        begin[column] = right
+        right += width + (2 * _PADDING if column < 0 else _COLUMN)
+    right += _PADDING - _COLUMN
 
     def height(stack: Sequence[str]) -> float:
         return sum(sizes[name][1] + _STACK for name in stack) - _STACK
@@ -311,35 +302,28 @@ def _place_boxes(
     framed = any("/" in lane for lane in lanes)
     for host, group in groupby(lanes, key=lambda lane: lane.rpartition("/")[0]):
         y += _HOST + _PADDING if y else 0.0
-        its = list(group)
-        for row in (its[n : n + in_a_row] for n in range(0, len(its), in_a_row)):
-            stacks: dict[tuple[float, int], list[str]] = {}
-            for place, lane in enumerate(row):
-                for name in lanes[lane]:
-                    corner = place * (whole + _LANE), column_of[name]
-                    stacks.setdefault(corner, []).append(name)
+        begun = y
+        for lane in group:
+            stacks = facts.grouped(lanes[lane], column_of.__getitem__)
             tall = max(map(height, stacks.values())) + 2 * _PADDING
-            for place, lane in enumerate(row):
-                x = place * (whole + _LANE)
-                frames[lane] = x, y, x + whole, y + tall
-            for (left, column), stack in stacks.items():
+            frames[lane] = 0.0, y, right, y + tall
+            for column, stack in stacks.items():
                 top = y + (tall - height(stack)) / 2
                 for name in stack:
                     wide, high = sizes[name]
                     room = widths[column] - wide if column >= 0 else 0.0
-                    x = left + begin[column] + room / 2
+                    x = begin[column] + room / 2
                     placed[name] = x, top, x + wide, top + high
                     top += high + _STACK
             y += tall + _LANE
         if framed:
-            left, top, right, bottom = _around(frames[lane] for lane in its)
-            top, bottom = top - _HOST, bottom + _PADDING
-            hosts[host] = left - _PADDING, top, right + _PADDING, bottom
+            bottom = y - _LANE + _PADDING
+            hosts[host] = -_PADDING, begun - _HOST, right + _PADDING, bottom
     return placed, frames, hosts
 
 
 def _columns_of(
-    boxes: Sequence[str], links: Iterable[tuple[str, str]], most: int
+    boxes: Sequence[str], links: Iterable[tuple[str, str]]
 ) -> dict[str, int]:
     """The depth of each box along links in running order; several share a column."""
     number = {box: at for at, box in enumerate(boxes)}
@@ -348,4 +332,4 @@ def _columns_of(
         if number[source] < number[target]:
             depth[target] = max(depth[target], depth[source] + 1)
     deepest = max(depth.values(), default=0) + 1
-    return {box: at * min(most, deepest) // deepest for box, at in depth.items()}
+    return {box: at * min(_COLUMNS, deepest) // deepest for box, at in depth.items()}

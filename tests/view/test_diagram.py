@@ -208,19 +208,6 @@ def test_dot_of_tells_long_names_apart():
     assert all(f"block_{n}/" in "".join(titles) for n in range(6))
 
 
-def test_dot_of_draws_many_unlike_devices_as_cards():
-    """27 devices: one box each, rows of six within a page, the 20 largest links."""
-    text = dot_of(random_plan(6))
-    frames = [
-        tuple(map(float, box.split(",")))
-        for box in re.findall(r'cluster_lane-\d+" {\s+bb="([^"]+)"', text)
-    ]
-    assert len(frames) == 28
-    assert max(right for _, _, right, _ in frames) < 1200
-    assert max(-bottom for _, bottom, _, _ in frames) < 1300
-    assert "the 20 largest of" in text
-
-
 def test_dot_of_keeps_a_tangle_of_300_readable():
     """At most 24 boxes and 60 lines; unused devices are named, not drawn."""
     text = dot_of(plans.tangle(300, 11))
