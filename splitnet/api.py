@@ -67,10 +67,10 @@ def plan(
             part or of stages, slices of layers that no GPU has room for; the simplest
             that is at most 2 % slower than the fastest, in up to twice the time limit
             or 20 s more. What follows fixes some of that; None leaves it open.
-        microbatches: so many.
+        microbatches: into how many pieces a batch is cut.
         schedule: "gpipe" or "1f1b".
         recompute: True on every device, False on none; None where memory lacks.
-        towers: so many copies of the model or of a part, each on a device or over
+        towers: how many copies of the model or of a part, each on a device or over
             several; 1 for none.
         split: how many slices of which layers, such as `{"wide": 2}`, each on a device
             of its own; `{}` for none.
@@ -191,8 +191,8 @@ def score(
     """Evaluate a given placement: the figures of a plan, without a search.
 
     `device_of` maps names of parts, calls or layers, ranges of calls such as "a .. b",
-    or patterns to devices; together they name every part. Or it is another plan, or its
-    `device_of`. What else may be given is as in `plan`.
+    or patterns to devices; together they name every part. Or it is another plan. What
+    else may be given is as in `plan`.
     """
     from splitnet.planner import analysis, evaluate
 

@@ -4,10 +4,10 @@ Data: scikit-learn's digits (1,797 scans of 8 x 8 pixels, included in that packa
 encoder is shared by two branches on two GPUs; a merge on the CPU compares them.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +116,10 @@ def run(
     epochs: int = 5,
     gpus: int = 2,
     say: Callable[[str], None],
-    on_step: Callable[[int, str], None],
 ) -> DemoResult:
     """Plan, draw, train and audit the network; writes into the folder `out`.
 
-    CPU devices stand in for GPUs that are missing. `say` is called with what to show,
-    `on_step` while training with the steps done and the loss.
+    CPU devices stand in for GPUs that are missing. `say` is called with what to show.
     """
     cluster = sn.local_cluster()
     real = cluster.of_kind("gpu")
@@ -145,21 +143,8 @@ def run(
     model = sn.emit(net, plan)
     adam = keras.optimizers.Adam(2e-3)
     model.compile(adam, "binary_crossentropy", metrics=["accuracy"])
-    done = count(1)
-
-    def stepped(batch: int, logs: Any) -> None:
-        on_step(next(done), f"loss {logs['loss']:.3f}")
-
-    def passed(epoch: int, logs: Any) -> None:
-        seen, held_out = 100 * logs["accuracy"], 100 * logs["val_accuracy"]
-        accuracy = f"accuracy {seen:.1f} %, validation accuracy {held_out:.1f} %"
-        say(f"epoch {epoch + 1}: loss {logs['loss']:.3f}, {accuracy}")
-
-    report = keras.callbacks.LambdaCallback(
-        on_train_batch_end=stepped, on_epoch_end=passed
-    )
-    options = {"batch_size": BATCH, "epochs": epochs, "verbose": 0}
-    options |= {"validation_data": validation, "callbacks": [report]}
+    options = {"batch_size": BATCH, "epochs": epochs, "validation_data": validation}
+    options["verbose"] = 1 if sys.stdout.isatty() else 2  # a bar, or a line an epoch
     started = time.perf_counter()
     history = model.fit(inputs, labels, **options)
     train_seconds = time.perf_counter() - started

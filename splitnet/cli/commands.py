@@ -21,6 +21,7 @@ from splitnet.cli.options import (
     SEARCH,
     AllowRemote,
     Json,
+    ModelName,
     SavedPlan,
     StandIns,
     Table,
@@ -106,11 +107,12 @@ def estimate(
     return 0 if found.best.fits else 1
 
 
+_PLACEMENT = '{"part": "gpu:0", ...}, a saved plan, or the split of a workload.'
+
+
 def score(
     target: TargetName,
-    placement: Annotated[
-        str, '{"part": "gpu:0", ...}, a saved plan, or the split of a workload.'
-    ],
+    placement: Annotated[str, Argument(metavar="PLACEMENT.json", help=_PLACEMENT)],
     json_: Json = False,
     **options: Annotated[Any, SCORE | MACHINE],
 ) -> int:
@@ -188,12 +190,11 @@ def devices(stand_ins: StandIns = 0, json_: Json = False) -> None:
     from splitnet.tf.runtime.devices import Details, details_of
 
     details = details_of(cluster)
-    names = ("name", "kind", "target", "stand_in", "flops_per_second")
     rows, lines = [], []
     for one in cluster:
         own = details.get(one.name, Details())
-        figures = {name: getattr(one, name) for name in names}
-        rows.append(asdict(own) | figures | {"free_bytes": one.memory_bytes})
+        more = {"kind": one.kind, "free_bytes": one.memory_bytes}
+        rows.append(asdict(one) | asdict(own) | more)
         model = own.model or "stand-in: " * one.stand_in + one.target
         users = (f"{pid} ({format_bytes(used)})" for pid, used in own.used_by)
         cells = {
@@ -277,7 +278,7 @@ def run(
 
 
 def measure(
-    target: TargetName = None,
+    target: ModelName = None,
     out: Annotated[Path, "Save the costs in this file."] = Path("costs.json"),
     batch: Annotated[Positive, "Samples per step."] = 32,
     optimizer: Annotated[str, "Keras optimizer whose update is timed."] = "adam",
@@ -320,9 +321,7 @@ def demo(
     import_tensorflow()
     from splitnet import demo
 
-    steps = epochs * -(-demo.TRAINING_PAIRS // demo.BATCH)
-    with progress("training", total=steps) as advance:
-        outcome = demo.run(out, epochs=epochs, gpus=gpus, say=print, on_step=advance)
+    outcome = demo.run(out, epochs=epochs, gpus=gpus, say=print)
     print(outcome.summary())
     return 0 if outcome.ok else 1
 
@@ -337,7 +336,7 @@ _TRAINING: Table = {
 
 
 def audit(
-    target: TargetName, json_: Json = False, **options: Annotated[Any, _TRAINING]
+    target: ModelName, json_: Json = False, **options: Annotated[Any, _TRAINING]
 ) -> int:
     """Run one training step and check that it ran as planned.
 
@@ -353,7 +352,7 @@ def audit(
 
 
 def bench(
-    target: TargetName,
+    target: ModelName,
     steps: Annotated[int, Meta(ge=2), "Steps of each model that are timed."] = 20,
     json_: Json = False,
     **options: Annotated[Any, _TRAINING],

@@ -6,12 +6,11 @@ table as `**options: Annotated[Any, TABLE]`; an option that was not given is Non
 """
 
 import importlib
-import importlib.util
 import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -25,11 +24,13 @@ from splitnet.core.checks import Count, Positive
 from splitnet.core.plan import CONTIGUITIES, MISSING, OBJECTIVES
 from splitnet.core.serialization import load_json
 
-TARGET_HELP = (
+_MODEL = (
     "file.py:name, package.module:name (a Net, a Keras model, or a function without "
-    "arguments that returns one), model.keras, or a JSON file (plan, workload)."
+    "arguments that returns one), or model.keras"
 )
-TargetName = Annotated[str, Argument(metavar="TARGET", help=TARGET_HELP)]
+_TARGET = f"{_MODEL}; or a JSON file (plan, workload)."
+TargetName = Annotated[str, Argument(metavar="TARGET", help=_TARGET)]
+ModelName = Annotated[str, Argument(metavar="TARGET", help=f"{_MODEL}.")]
 SavedPlan = Annotated[str, Argument(metavar="PLAN.json", help="A saved plan.")]
 Json = Annotated[bool, "Machine-readable output."]
 AllowRemote = Annotated[bool, "Allow a network that others can reach."]
@@ -55,13 +56,15 @@ SEARCH: Table = {
     "optimizer": Annotated[str, "Keras optimizer, for the memory of its slots."],
     "costs": Annotated[str, "File of costs from `splitnet measure`."],
     "pin": Annotated[list[str], "PATTERN=DEVICE; repeatable. Or as_built."],
-    "missing": Annotated[Literal[MISSING], "If a requested device is not there."],
+    "missing": Annotated[Literal[MISSING], "What to do without a requested device."],
     "contiguity": Annotated[Literal[CONTIGUITIES], "Which calls may share a device."],
-    "strategy": Annotated[Literal["auto"], "Choose towers, pipelines, ... as well."],
-    "microbatches": Annotated[Positive, f"{_AUTO} so many pieces."],
-    "recompute": Annotated[bool, f"{_AUTO} recompute activations, or not."],
-    "towers": Annotated[Positive, f"{_AUTO} so many copies."],
-    "split": Annotated[list[str], f"{_AUTO} slices, LAYER=N; repeatable. Or none."],
+    "strategy": Annotated[Literal["auto"], "Choose towers, pipelines ... as well."],
+    "microbatches": Annotated[Positive, f"{_AUTO} number of micro-batches."],
+    "recompute": Annotated[bool, f"{_AUTO} recompute activations or not."],
+    "towers": Annotated[Positive, f"{_AUTO} number of copies."],
+    "split": Annotated[
+        list[str], f"{_AUTO} slices of a layer, LAYER=N; repeatable. Or none."
+    ],
     "time_limit": Annotated[float, "Seconds to search at most (5)."],
     "seed": Annotated[int, "Random seed of the search (0)."],
     "inference": Annotated[bool, "Forward pass only."],
@@ -197,9 +200,8 @@ def load_source(
 ) -> tuple[Any, sn.Cluster]:
     """The Net, model or Graph that a program or a saved model has, and a machine.
 
-    What cannot be found is named before TensorFlow is imported. The machine is made
-    before the program builds layers, as stand-ins must be. If `empty`, weights of a
-    model that a function builds get no memory.
+    The machine is made before the program builds layers, as stand-ins must be. If
+    `empty`, weights of a model that a function builds get no memory.
     """
     if target.endswith(".json"):
         raise sn.DeclarationError(
@@ -209,15 +211,12 @@ def load_source(
     saved = target.endswith((".keras", ".h5"))
     place, _, name = (target, "", "") if saved else target.rpartition(":")
     if not saved and not (place and name.isidentifier()):
-        raise sn.DeclarationError(f"cannot tell what {target!r} is. Give {TARGET_HELP}")
-    if saved or place.endswith(".py"):
-        kind, there = "file", Path(place).is_file()
-    else:
+        raise sn.DeclarationError(f"cannot tell what {target!r} is. Give {_TARGET}")
+    kind = "file" if saved or place.endswith(".py") else "module"
+    if kind == "module":
         sys.path.insert(0, str(Path.cwd()))
-        kind, there = "module", False
-        with suppress(ValueError):  # of names such as ".net"
-            there = importlib.util.find_spec(place.partition(".")[0]) is not None
-    if not there:
+    root = place.partition(".")[0] or "-"
+    if not (Path(place).is_file() if kind == "file" else find_spec(root)):
         raise sn.DeclarationError(f"there is no {kind} {place!r}.")
     cluster = machine()
     import_tensorflow()
@@ -254,8 +253,8 @@ def _module(place: str) -> Any:
     if not place.endswith(".py"):
         return importlib.import_module(place)
     path = Path(place).resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
+    spec = spec_from_file_location(path.stem, path)
+    module = module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)

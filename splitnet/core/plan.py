@@ -211,20 +211,6 @@ def value_text(objective: str, value: float, *, long: bool = True) -> str:
     return text + units.get(objective, " a step") if long else text
 
 
-class DeviceOf(dict[str, str]):
-    """Part -> device of a plan; a call or layer in one part has the device of that."""
-
-    def __init__(self, plan: "Plan") -> None:
-        super().__init__((one.part, one.device) for one in plan.placements)
-        self.plan = plan
-
-    def __missing__(self, name: str) -> str:
-        parts = parts_called(self.plan.graph, name)
-        if len(parts) != 1:
-            raise KeyError(name)
-        return self[parts[0]]
-
-
 @dataclass(frozen=True)
 class Plan:
     """A device for every part of a graph, with predicted time, memory and transfers.
@@ -256,9 +242,9 @@ class Plan:
     execution: Execution = Execution()
 
     @cached_property
-    def device_of(self) -> "DeviceOf":
-        """The device of each part, by name; calls and layers are found, too."""
-        return DeviceOf(self)
+    def device_of(self) -> dict[str, str]:
+        """The device of each part; `plan[name]` finds calls and layers too."""
+        return {one.part: one.device for one in self.placements}
 
     @property
     def transfers(self) -> tuple[Copy, ...]:

@@ -41,16 +41,16 @@ OPTIONS: Mapping[str, Option] = {
     name: Option(kind, about)
     for name, kind, about in (
         ("visible", _Gpus, "GPUs to use, under CUDA_VISIBLE_DEVICES: '0,1', all, none"),
-        ("memory_growth", bool, "take GPU memory as it is needed; all GPUs alike"),
+        ("memory_growth", bool, "take GPU memory as it is needed, on all GPUs"),
         ("memory_limit", _Bytes, "memory of each GPU that may be used: '4 GiB'"),
-        ("memory_fraction", _Share, "as a share of each card (needs nvidia-ml-py)"),
-        ("logical_gpus", Positive, "cut each GPU; needs a limit or fraction"),
+        ("memory_fraction", _Share, "share of each GPU's memory (needs nvidia-ml-py)"),
+        ("logical_gpus", Positive, "devices on each GPU; needs a limit or fraction"),
         ("cpu_devices", Positive, "how many CPU devices, for stand-ins too"),
         ("cpu_threads", Positive, "threads within an operation, and across by default"),
         ("inter_op_threads", Positive, "threads across operations"),
         ("soft_placement", bool, "TensorFlow may silently use another device"),
-        ("log_placement", bool, "a line of TensorFlow's for every op"),
-        ("determinism", bool, "the same bits in every run; slower"),
+        ("log_placement", bool, "TensorFlow prints the device of every op"),
+        ("determinism", bool, "bitwise equal runs; slower"),
     )
 }
 

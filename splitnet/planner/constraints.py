@@ -16,7 +16,7 @@ from splitnet.core.cluster import KINDS, Cluster
 from splitnet.core.errors import DeclarationError, DeviceError, format_bytes, listed
 from splitnet.core.graph import Graph, Part, conflicts, in_all, names_of, near_groups
 from splitnet.core.net import preferences
-from splitnet.core.plan import DeviceOf, Fallback, Plan
+from splitnet.core.plan import Fallback, Plan
 from splitnet.simulator.memory import lacking_bytes
 
 On = str | Sequence[str]
@@ -173,7 +173,6 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
     devices of its parts, or of its calls if its parts are others.
     """
     inputs = {part.name for part in graph.parts if part.kind == "input"}
-    pins = pins.plan if isinstance(pins, DeviceOf) else pins
     table: dict[str, Any] = dict(pins or {}) if isinstance(pins, Mapping | None) else {}
     if isinstance(pins, Plan):
         table = dict(pins.device_of)

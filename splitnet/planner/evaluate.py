@@ -13,7 +13,7 @@ from splitnet.core.cluster import KINDS, Cluster, device_name
 from splitnet.core.costs import CostModel, Costs, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, near_groups
-from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
+from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Memory
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group, Request, resolve, select
@@ -271,9 +271,9 @@ def score(
 ) -> Plan:
     """As `splitnet.score`, of a graph; with `regroup`, of one with a part per call."""
     options = replace(options or PlanOptions(), **changes)
-    plan = device_of.plan if isinstance(device_of, DeviceOf) else device_of
-    if isinstance(plan, Plan):  # whose parts are functions already
-        device_of, options = dict(plan.device_of), replace(options, regroup=False)
+    if isinstance(device_of, Plan):  # whose parts are functions already
+        plan, device_of = device_of, device_of.device_of
+        options = replace(options, regroup=False)
         if graph.call.keys() == plan.graph.call.keys():
             calls = (replace(graph.call[c.name], part=c.part) for c in plan.graph.calls)
             graph = replace(graph, calls=tuple(calls), parts=plan.graph.parts)

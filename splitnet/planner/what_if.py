@@ -12,7 +12,7 @@ from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import CostModel
 from splitnet.core.graph import Call, Graph
-from splitnet.core.plan import DeviceOf, Plan, PlanOptions
+from splitnet.core.plan import Plan, PlanOptions
 from splitnet.core.timeline import Execution, Timeline
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import fallbacks_of, with_pins
@@ -165,8 +165,7 @@ def largest_batch(
 ) -> int:
     """As `splitnet.largest_batch`, of a graph."""
     options = options or PlanOptions()
-    known = device_of.plan if isinstance(device_of, DeviceOf) else device_of
-    how = known.execution if isinstance(known, Plan) else Execution()
+    how = device_of.execution if isinstance(device_of, Plan) else Execution()
 
     def lacks(batch: int) -> bool:
         one = scaled_graph(graph, batch)

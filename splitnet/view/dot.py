@@ -101,11 +101,8 @@ def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> Iterator[Line]
     yield Line(style.ranged(names, 30), 13, strong, bold=True)
     if names[1:]:
         yield Line(f"{len(devices)} devices, each at most", 9, QUIET)
-    words = f"{format_bytes(held)} of {format_bytes(limit)}"
-    if held > limit:
-        yield Line(f"{words}: too much", 9, ALARM, bold=True)
-    else:
-        yield Line(words, 9, QUIET)
+    words, over = f"{format_bytes(held)} of {format_bytes(limit)}", held > limit
+    yield Line(words + ": too much" * over, 9, ALARM if over else QUIET, over)
     if fullest.stand_in:
         target = "CPUs" if names[1:] else fullest.target.removeprefix("/device:")
         yield Line(f"stand-in on {target}", 9, QUIET)

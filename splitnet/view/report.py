@@ -166,7 +166,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
         return number[graph.call[call].part], at[call]
 
     sizes = diagram.tensor_sizes(graph).items()
-    links = diagram.links_of(plan, {name: str(n) for name, n in number.items()})
+    links = diagram.links_of(plan, {name: name for name in order})
     found = {
         "objective": plan.objective,
         "value": plan.value,
@@ -193,7 +193,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             _tree(diagram.block_of(its, look), number, shown) for its in lanes.values()
         ],
         "links": [
-            (int(x.source), int(x.target), x.bytes)
+            (number[x.source], number[x.target], x.bytes)
             + (x.sent_bytes, x.returned_bytes, x.weights)
             for x in links
         ],

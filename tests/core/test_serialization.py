@@ -28,9 +28,9 @@ def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
     with (tmp_path / "big").open("wb") as file:
         file.truncate((1 << 30) + 1)
     both = (
-        (tmp_path, "it is a folder, not a file"),
-        (tmp_path / "pipe", "it is a pipe, not a file"),
-        (Path(os.devnull), "it is a device"),
+        (tmp_path, "not a regular file"),
+        (tmp_path / "pipe", "not a regular file"),
+        (Path(os.devnull), "not a regular file"),
         (tmp_path / "a\0b", "null (byte|character)"),
     )
     for path, message in (
@@ -43,7 +43,7 @@ def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
             read_values(path, "plan")
     for path, message in (
         *both,
-        (tmp_path / "circle", "a link that leads nowhere"),
+        (tmp_path / "circle", "not a regular file"),
         (tmp_path / "not" / "there", "No such file or directory"),
     ):
         with pytest.raises(PlanFileError, match=message):
