@@ -8,7 +8,8 @@ window.addEventListener("load", () => {
   const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
   const start = world();
   press("+"); found.key_zooms = world() !== start;
-  press("0"); found.key_fits = world() === start;
+  press("0"); const fitted = world();
+  press("-"); press("0"); found.key_fits = world() === fitted;
   press("ArrowRight"); found.key_chooses = panel.textContent.includes("device");
   const last = boxes().at(-1), dim = () => svg.querySelectorAll(".box.dim, .line.dim").length;
   last.dispatchEvent(new PointerEvent("pointerenter"));

@@ -175,8 +175,8 @@ def _resolve_conflicts(found: dict[str, Setting]) -> Iterator[str]:
             two = f"{weak.name} ({weak.source}) and {strong.name} ({strong.source})"
             yield f"{two} cannot both be set. Drop one"
         else:
-            wins = f"{strong.name} of the {strong.origin} counts instead of"
-            source = f"{weak.source}, set aside: {wins} {weak.value}"
+            wins = f"overridden by {strong.name} of the {strong.origin}"
+            source = f"{weak.source} ({weak.value}), {wins}"
             found[weak.name] = replace(weak, value=None, source=source)
     cut = found["logical_gpus"]
     sized = found["memory_limit"].value or found["memory_fraction"].value

@@ -170,7 +170,7 @@ const light = (its) => {
     const crossing = lines.filter((line) => line.sent + line.returned).sort((a, b) => b.sent + b.returned - a.sent - a.returned);
     for (const line of lines) { line.points = curve(line); line.label = null; }
     for (const line of crossing.slice(0, 24)) {
-      const text = line.sent === line.returned ? `${bytes(line.sent)} each way` : bytes(line.sent + line.returned), spot = room(line.points, text.length * 6, taken);
+      const text = line.sent === line.returned ? `${bytes(line.sent)} each way` : bytes(line.sent + line.returned), spot = room(line.points, text.length * 7 + 6, taken);
       line.label = spot && { text, x: spot[0], y: spot[1] };
     }
     back.selectAll("rect").data(lanes).join("rect").attr("rx", 8).attr("stroke", (lane) => color(lane.at))
@@ -248,8 +248,9 @@ const light = (its) => {
     front.selectAll(".lane-host").attr("y", -5).style("display", transform.k < 0.6 ? "none" : null);
   }).filter((event) => (event.type === "wheel" ? event.ctrlKey || event.metaKey : event.touches ? event.touches.length > 1 : !event.button));
   svg.call(zoom).on("dblclick.zoom", null);
-  const fit = () => {
-    const wide = frame.clientWidth, k = Math.min(1.15, Math.max(Math.min((wide - LEFT) / whole[0], 900 / whole[1]), 0.8));
+  /** Show all of it, but no smaller than `least`. */
+  const fit = (least) => {
+    const wide = frame.clientWidth, k = Math.min(1.15, Math.max(Math.min((wide - LEFT) / whole[0], 900 / whole[1]), least));
     svg.attr("height", Math.max(160, Math.min(whole[1] * k, 900))).attr("viewBox", null);
     svg.call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0).scale(k));
   };
@@ -260,7 +261,7 @@ const light = (its) => {
   };
   const fold = (one) => { one.open = false; draw(); choose(one); svg.call(zoom.translateBy, 0, 0); };
   const close = (one) => { if (one.open) fold(one); else if (one.parent) fold(one.parent); };
-  const all = (opened) => { for (const one of nodes) one.open = opened && one.inside.length > 0 && !one.whole && !one.layers; chosen.node = null; draw(); fit(); };
+  const all = (opened) => { for (const one of nodes) one.open = opened && one.inside.length > 0 && !one.whole && !one.layers; chosen.node = null; draw(); fit(0.8); };
 
   const add = (tag, text, parent, name) => {
     const made = parent.appendChild(document.createElement(tag));
@@ -358,15 +359,15 @@ const light = (its) => {
   const keys = {
     ArrowRight: () => step(1, 0), ArrowLeft: () => step(-1, 0), ArrowDown: () => step(0, 1), ArrowUp: () => step(0, -1),
     Enter: () => chosen.node && open(chosen.node), Escape: () => { light(null); if (chosen.node) close(chosen.node); },
-    "+": () => times(1.25), "=": () => times(1.25), "-": () => times(0.8), 0: fit,
+    "+": () => times(1.25), "=": () => times(1.25), "-": () => times(0.8), 0: () => fit(0.02),
   };
   svg.on("keydown", (event) => { if (keys[event.key] && !event.ctrlKey && !event.metaKey) { keys[event.key](); event.preventDefault(); } });
-  const does = { in: keys["+"], out: keys["-"], fit, open: () => all(true), close: () => all(false) };
+  const does = { in: keys["+"], out: keys["-"], fit: keys[0], open: () => all(true), close: () => all(false) };
   for (const button of document.querySelectorAll("[data-do]")) button.onclick = () => does[button.dataset.do]();
   window.addEventListener("beforeprint", () => {
     svg.call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0)).attr("viewBox", `0 0 ${whole[0] + LEFT} ${whole[1]}`).attr("height", null);
     for (const hidden of document.querySelectorAll("details")) hidden.open = true;
   });
-  window.addEventListener("afterprint", fit);
-  draw(); fit();
+  window.addEventListener("afterprint", () => fit(0.8));
+  draw(); fit(0.8);
 })();

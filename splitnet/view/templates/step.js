@@ -103,13 +103,17 @@
       middle.set(ends, y + THIN / 2 - 1);
       y += THIN;
     }
-    // One line, from bar to copy to bar; what is too narrow or not drawn is passed over.
-    let path = "", last = null;
+    // One line, from bar to copy to bar; what is too narrow to be seen is joined, in the lane with most of it.
+    let path = "", last = null, begun = null;
+    const spent = new Map();
     for (const [event, from, to] of data.planned.path) {
       const own = event && middle.get(lane(event));
-      if (!own || (last !== null && x(to) - x(from) < 1.5)) continue;
-      path += last === null ? `M${x(from)} ${own}` : own === last ? "" : `H${x(from)}V${own}`;
-      path += `H${x(to)}`; last = own;
+      begun ??= from;
+      if (own) spent.set(own, (spent.get(own) || 0) + to - from);
+      if (x(to) - x(begun) < 1.5 || !spent.size) continue;
+      const [most] = d3.greatest(spent, (one) => one[1]);
+      path += (last === null ? `M${x(begun)} ${most}` : most === last ? "" : `H${x(begun)}V${most}`) + `H${x(to)}`;
+      last = most; begun = null; spent.clear();
     }
     plot.append("path").attr("class", "path under").attr("d", path);
     plot.append("path").attr("class", "path").attr("d", path).append("title").text("critical path");
@@ -127,7 +131,7 @@
       const layers = d3.stack().keys(d3.range(6)).value((one, n) => one[n + 1] / limit)(points);
       const area = d3.area().x((one) => x(one.data[0])).y0((one) => y(one[0])).y1((one) => y(one[1])).curve(d3.curveStepAfter);
       lane.selectAll("path").data(layers).join("path").attr("d", area).attr("fill", (layer) => shade(layer.index));
-      g.append("g").attr("class", "axis").attr("transform", `translate(${LEFT},0)`).call(d3.axisLeft(y).ticks(3).tickFormat(percent).tickSizeInner(-(wide() - LEFT - RIGHT)));
+      g.append("g").attr("class", "axis").attr("transform", `translate(${LEFT},0)`).call(d3.axisLeft(y).ticks(3).tickFormat((one) => `${+(100 * one).toPrecision(3)} %`).tickSizeInner(-(wide() - LEFT - RIGHT)));
       if (top >= 1) g.append("line").attr("class", "limit").attr("x1", LEFT).attr("x2", wide() - RIGHT).attr("y1", y(1)).attr("y2", y(1));
       const over = held > limit, tone = over ? "alarm" : "small";
       words(g, name, 4, 14, "lane-name"); words(g, bytes(held), 4, 30, tone); words(g, `${percent(held / limit)} of ${bytes(limit)}${over ? ": too much" : ""}`, 4, 44, tone);
