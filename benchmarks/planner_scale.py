@@ -62,9 +62,7 @@ def lanes_problem(count: int, gpus: int, seed: int) -> Problem:
     cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="12 GB/s")
     step = step_graph(lanes(count, gpus + gpus // 2, seed), cluster, units="calls")
     anywhere = Group((), tuple(device.name for device in cluster))
-    return problem_of(
-        step, cluster, [anywhere] * count, group_of_unit=range(count), cut_penalty=0.0
-    )
+    return problem_of(step, cluster, [anywhere] * count, range(count))
 
 
 def main() -> None:

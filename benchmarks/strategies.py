@@ -111,11 +111,10 @@ def everything(choice, seconds):
     """The shortest predicted step of all combinations that fit, and how many were."""
     from splitnet.core.timeline import SCHEDULES, Execution
 
-    space = choice.space
-    workers = [d.name for d in space.evaluator.cluster.of_kind("gpu")]
+    workers = [d.name for d in choice.evaluator.cluster.of_kind("gpu")]
     known = [(one.evaluator, one.device_of) for one in choice.found]
     for count in range(2, len(workers) + 1):
-        known += drawn_cuts(space, workers[:count])
+        known += drawn_cuts(choice, workers[:count])
     placements = {}
     for evaluator, device_of in known:
         key = (evaluator.graph.parts, tuple(device_of.items()))
@@ -130,7 +129,7 @@ def everything(choice, seconds):
         if time.monotonic() > until:
             break
         done += 1
-        for count in COUNTS if "microbatches" not in space.obstacles else (1,):
+        for count in COUNTS if choice.counts != [1] else (1,):
             for schedule in SCHEDULES if count > 1 else SCHEDULES[:1]:
                 for again in ((), tuple(d.name for d in evaluator.cluster)):
                     how = Execution(count, schedule, again)
@@ -140,18 +139,17 @@ def everything(choice, seconds):
     return best, f"{done}/{len(tried)}"
 
 
-def drawn_cuts(space, devices):
+def drawn_cuts(choice, devices):
     """Contiguous stages that start at random places."""
-    draw = random.Random(len(devices))
+    from splitnet.planner.strategies.space import placed_apart
+
+    draw, groups = random.Random(len(devices)), choice.groups
     for _ in range(DRAWN):
-        starts = sorted(draw.sample(range(1, len(space.groups)), len(devices) - 1))
+        starts = sorted(draw.sample(range(1, len(groups)), len(devices) - 1))
         wanted = [
-            devices[sum(i >= start for start in starts)]
-            for i in range(len(space.groups))
+            devices[sum(i >= start for start in starts)] for i in range(len(groups))
         ]
-        placed = space.placed(wanted)
-        if placed is not None:
-            yield placed
+        yield from placed_apart(choice.evaluator, groups, wanted)
 
 
 def row(sn, graph, gpus, share, seconds):

@@ -1,28 +1,21 @@
 """Reports about plans: verdict, why a part is there, moves, comparison of two plans."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-
-import numpy as np
+from itertools import groupby, islice
 
 from splitnet.core.plan import Placement, Plan, StrategyComparison, Verdict, value_text
 from splitnet.core.timeline import Execution
-from splitnet.planner.engine.load_graph import Ints
-from splitnet.planner.engine.solve import step_costs
 from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
 from splitnet.planner.strategies.candidates import compare_plan
+from splitnet.simulator.event_loop import run_step
 
-_MOST_PLAYS = 400_000
-"""Calls that may be simulated to find advice: a second or two."""
-_MOST_COMPARED = 200
-"""Calls of a graph whose towers and pipelines are simulated for its verdict."""
-_WORTH_SAYING = 0.02
-"""Of the value: advice that saves less is not given."""
+_MOST_PLAYS = 400_000  # calls simulated to find advice: a second or two
+_MOST_COMPARED = 200  # calls of a graph whose strategies are compared for its verdict
+_WORTH_SAYING = 0.02  # of the value: advice that saves less is not given
 _MOST_ADVICE = 3
-# Units that may be simulated to find what moves cost, 1 to 3 s each: with memory,
-# without it, and by the compiled event loop.
-_MOST_DETAILED, _MOST_SIMULATED, _MOST_COMPILED = 20_000, 220_000, 10_000_000
+# Units simulated, with memory and without it, to find what moves cost: 1 to 3 s each.
+_MOST_DETAILED, _MOST_SIMULATED = 20_000, 220_000
 
 
 def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
@@ -53,13 +46,12 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
 
 
 def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
-    """Constraints that cost more than they are worth, one after the other.
+    """What constraints cost that a person can change.
 
-    Each line holds after those before it were followed, so that following all of them
-    saves what they say together. Only what a person can change is tried.
+    Each line holds after those before it were followed.
     """
     size = len(plan.graph.calls) * plan.execution.microbatches
-    tries = _MOST_PLAYS // max(1, size)
+    most = _MOST_PLAYS // max(1, size) // _MOST_ADVICE
     device_of, value = dict(plan.device_of), plan.value
     reasons = ("pin", "merge", "preference", "given", "fallback")
     bound = {name for p in plan.graph.parts if p.near for name in (p.name, *p.near)}
@@ -73,18 +65,16 @@ def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
         and not any(call.cpu_only for call in calls)
     ]
     for number in range(_MOST_ADVICE):
-        moves = [
-            (one, device)
+        best, least = None, value * (1 - _WORTH_SAYING)
+        moves = (
+            (one, device, moved(plan.graph, device_of, one.part, device))
             for one in changeable
             for device in other_devices(plan, evaluator, device_of[one.part])
-        ][:tries]
-        tries -= len(moves)
-        best, least = None, value * (1 - _WORTH_SAYING)
-        for one, device in moves:
-            there = moved(plan.graph, device_of, one.part, device)
-            found = evaluator.evaluate(there)
+        )
+        for move in islice(moves, most):
+            found = evaluator.evaluate(move[-1])
             if found.fits and found.value < least:
-                best, least = (one, device, there), found.value
+                best, least = move, found.value
         if best is None:
             return
         one, device, device_of = best
@@ -129,9 +119,8 @@ _BEST = {
 class Alternative:
     """What the objective would count with a part, and what is near it, elsewhere.
 
-    `value` is in seconds, or in bytes for the objective "memory". `transfer_bytes` are
-    those of a step, `held_bytes` the memory peak of that device: simulated, or, if it
-    is `estimated`, what the device holds now and what the part needs.
+    `transfer_bytes` are those of a step, `held_bytes` the memory peak of that device:
+    simulated, or, if `estimated`, what it holds now and what the part needs.
     """
 
     device: str
@@ -144,10 +133,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a part is on its device; `str()` gives the sentence and a line per device.
-
-    `value` is what the objective counts for the plan: seconds, or bytes for "memory".
-    """
+    """Why a part is on its device; `str()` gives the sentence and a line per device."""
 
     placement: Placement
     reason: str
@@ -195,14 +181,11 @@ def alternative(
     evaluator: Evaluator,
     part: str,
     device: str,
-    costs: Callable[[Ints], tuple[float, int]] | None = None,
+    estimated: bool = False,
 ) -> Alternative:
-    """What a plan would be with a part, and what is near it, on another device.
-
-    Memory is estimated if there are `costs` of placements: seconds and bytes copied.
-    """
+    """What a plan would be with a part on another device; see `Alternative`."""
     where = moved(plan.graph, plan.device_of, part, device)
-    if costs is None:
+    if not estimated:
         there = evaluator.evaluate(where)
         sent = sum(copy.bytes for copy in there.timeline.copies)
         held = there.memory[device].total
@@ -212,7 +195,8 @@ def alternative(
     peak[plan.device_of[part]] -= need
     peak[device] += need
     number = {one.name: i for i, one in enumerate(plan.cluster)}
-    value, sent = costs(np.array([number[where[p.name]] for p in plan.graph.parts]))
+    run = run_step(evaluator.step, [number[where[p]] for p in evaluator.step.parts])
+    value, sent = run.seconds, sum(copy.bytes for copy in run.copies)
     if plan.objective == "throughput":
         value = evaluator.load_of(where)
     elif plan.objective == "memory":
@@ -224,32 +208,28 @@ def alternative(
 def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
     """What each of the heaviest parts would cost elsewhere, each moved alone.
 
-    In large graphs memory is estimated; in even larger ones fewer parts are tried.
+    In large graphs memory is estimated, and in very large ones fewer parts are tried.
     """
     evaluator, device_of = evaluator_of(plan), plan.device_of
     parts = [part.name for part in plan.graph.parts if part.kind != "input"]
     parts.sort(key=lambda part: -evaluator.load(part, device_of[part]))
     targets = {p: other_devices(plan, evaluator, device_of[p]) for p in parts[:most]}
     size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
-    costs, tries = None, _MOST_DETAILED // size
-    if sum(map(len, targets.values())) > tries and plan.execution == Execution():
-        costs, compiled = step_costs(evaluator.problem)
-        tries = (_MOST_COMPILED if compiled else _MOST_SIMULATED) // size
+    tries, many = _MOST_DETAILED // size, sum(map(len, targets.values()))
+    estimated = many > tries and plan.execution == Execution()
+    tries = _MOST_SIMULATED // size if estimated else tries
     found: dict[str, list[Alternative]] = {}
     for part, devices in targets.items():
-        if devices and tries >= len(devices):
-            moves = (alternative(plan, evaluator, part, d, costs) for d in devices)
+        tries -= len(devices)
+        if devices and tries >= 0:
+            moves = (alternative(plan, evaluator, part, d, estimated) for d in devices)
             found[part] = list(moves)
-            tries -= len(devices)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """From one plan to another: `moved` holds (part, from, to); a gone part has "".
-
-    Where the same calls make other parts, `moved` holds runs of calls.
-    """
+    """What changed: `moved` has (part or run of calls, from, to); "" if not there."""
 
     before: Plan
     after: Plan
@@ -273,10 +253,8 @@ class Comparison:
             change = _change_text(objective, before, after)
             one, two = (value_text(objective, n, long=False) for n in (before, after))
             lines.append(f"{name:<9} {one} -> {two}, {change}")
-        for part, source, target in self.moved:
-            lines.append(
-                f"  {part}: {source or 'not there'} -> {target or 'not there'}"
-            )
+        for part, *ends in self.moved:
+            lines.append(f"  {part}: {' -> '.join(end or 'not there' for end in ends)}")
         return "\n".join(lines)
 
     __repr__ = __str__  # what a prompt or a notebook shows
@@ -285,30 +263,24 @@ class Comparison:
 def compare(plan: Plan, other: Plan) -> Comparison:
     """Say what moved from one plan to another, and what that changed."""
     a, b = dict(plan.device_of), dict(other.device_of)
-    before, after = (
-        {call.name: one.device_of[call.part] for call in one.graph.calls}
-        for one in (plan, other)
-    )
-    names = list(dict.fromkeys([*a, *b]))
-    runs: list[Sequence[str]] = [[name] for name in names]
-    if list(a) != list(b) and sorted(before) == sorted(after):  # other parts
-        a, b = before, after
+    runs: list[Sequence[str]] = [[name] for name in dict.fromkeys([*a, *b])]
+    if [*a] != [*b] and plan.graph.call.keys() == other.graph.call.keys():
+        a, b = (  # of calls, where these make other parts
+            {call.name: one.device_of[call.part] for call in one.graph.calls}
+            for one in (plan, other)
+        )
         each = groupby(a, key=lambda name: (a[name], b[name]))
         runs = [list(run) for _, run in each]
-    moved = [
-        (
-            f"{first} .. {rest[-1]}" if rest else first,
-            a.get(first, ""),
-            b.get(first, ""),
-        )
-        for first, *rest in runs
-        if a.get(first) != b.get(first)
-    ]
+    ends = ((run, a.get(run[0], ""), b.get(run[0], "")) for run in runs)
+    moved = (
+        (" .. ".join(dict.fromkeys((run[0], run[-1]))), source, target)
+        for run, source, target in ends
+        if source != target
+    )
     return Comparison(plan, other, tuple(moved))
 
 
 def _change_text(objective: str, before: float, after: float) -> str:
-    """Write a change of what an objective counts: "3.2% longer"."""
     if before <= 0 or abs(after / before - 1) < 5e-4:
         return "no change"
     words = ("more", "less") if objective == "memory" else ("longer", "shorter")

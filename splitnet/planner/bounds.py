@@ -24,23 +24,15 @@ from splitnet.planner.engine.load_graph import Floats
 from splitnet.planner.problem import Problem, equivalent_devices
 from splitnet.simulator.units import CALLS
 
-_MOST_GROUPS, _MOST_NODES = 50, 300
-"""Size of a problem for the program, and nodes of its branch and bound."""
-
-_MOST_COLUMNS = 4000
-"""Size of the linear program of the work bound."""
-
-_SAFETY = 1 - 1e-6
-"""What the solver's tolerances and sums in another order may hide."""
+_MOST_GROUPS, _MOST_NODES = 50, 300  # of the program, and of its branch and bound
+_MOST_COLUMNS = 4000  # of the linear program of the work bound
+_SAFETY = 1 - 1e-6  # what tolerances and sums in another order may hide
 
 
 def lower_bound(
     problem: Problem, objective: str, *, hard: bool = False, time_limit: float = 1.0
 ) -> float:
-    """The best proven lower bound of "latency", "throughput" or "memory".
-
-    If `hard`, of the program as well, where the problem is small enough for it.
-    """
+    """The best proven lower bound; if `hard`, by the program too if that is small."""
     count, devices = problem.group_count, problem.device_count
     if not count or not problem.graph.allowed.any(axis=1).all():
         return 0.0
@@ -73,8 +65,7 @@ def cost_per_device(problem: Problem, objective: str) -> Floats:
 class CriticalPath:
     """Longest chain of tasks and copies, as far as groups have devices.
 
-    Tasks of groups without a device are on their fastest one. A copy counts if both
-    ends have devices, or can never share one.
+    Others are on their fastest device, with no copy between what could share one.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -149,8 +140,7 @@ class CriticalPath:
         """What calling functions adds to the chain of the last length, at least.
 
         Where nothing crosses, a chain is cut at seams; a crossing saves one cut at most
-        and takes the latency of a link. If no function has several calls, none is
-        called, but everything crosses.
+        and takes the latency of a link.
         """
         step, rule = self.problem.step, self.problem.functions
         known = any(edge.seconds is not None for edge in step.edges)
@@ -186,7 +176,6 @@ class _Program:
     """The program; times are in units of the work bound.
 
     Without `whole` groups may be divided, and equal devices are one: a linear program.
-    It is solved by one thread.
     """
 
     def __init__(self, problem: Problem, cost: Floats, *, whole: bool) -> None:

@@ -22,8 +22,7 @@ from splitnet.simulator.memory import lacking_bytes
 On = str | Sequence[str]
 Pins = Mapping[str, On] | Callable[[Part], On | None] | Plan
 
-_RANGE_RANK = 50
-"""Of a range of calls: less specific than a call, more so than a layer's name."""
+_RANGE_RANK = 50  # a range is less specific than a call, more so than a layer's name
 _MOST_UNKNOWN = 12
 
 
@@ -40,11 +39,10 @@ class Group:
 
 
 class Request:
-    """The devices that one part requests on a cluster, and what an assigned one means.
+    """The devices that a part requests: `lists` has those for each name in its `on=`.
 
-    `lists` has the devices for each name in its `on=`, `here` the names that have any,
-    and `others` the devices to use if none has. A call without a GPU kernel keeps its
-    part on a CPU.
+    `here` are the names that have any, `others` the devices to use if none has. A call
+    without a GPU kernel keeps its part on a CPU.
     """
 
     def __init__(self, graph: Graph, cluster: Cluster, part: Part) -> None:
@@ -61,10 +59,9 @@ class Request:
             )
 
         def devices(name: str) -> tuple[str, ...]:
-            known = {kind: cluster.of_kind(kind) for kind in KINDS}
-            known["auto"] = cluster.free_devices
-            meant = [device.name for device in known.get(name, ())]
-            meant += [name] if name in cluster else []
+            those = cluster.of_kind(name) if name in KINDS else ()
+            those = cluster.free_devices if name == "auto" else those
+            meant = [device.name for device in those] or [name] * (name in cluster)
             return tuple(device for device in meant if device in usable)
 
         self.lists = {name: devices(name) for name in (self.first, *part.on)}
@@ -120,9 +117,8 @@ def resolve(
     """Turn the requests of parts into devices that groups of parts may use.
 
     If no requested device is available, `missing` is "fallback" (others of its kind) or
-    "error". With `whole_lists` every device of a preference list is allowed, not only
-    the first that is available, and parts that requested the same missing device need
-    not stay together: for when the first are full.
+    "error". With `whole_lists`, for when first requests are full, every device of a
+    list is allowed, and what requested one missing device need not stay together.
     """
     requests = {part.name: Request(graph, cluster, part) for part in graph.parts}
     allowed = {
@@ -149,17 +145,14 @@ def resolve(
     members = near_groups(bound)
     for group in members:
         if not in_all([allowed[name] for name in group]):
-            for name in group:
-                if requests[name].yields:
-                    del allowed[name]
+            for name in filter(lambda name: requests[name].yields, group):
+                del allowed[name]
     if broken := list(conflicts(bound, allowed)):
         raise DeviceError(listed("conflicting placement constraints:", broken))
     number = {name: i for i, parts in enumerate(members) for name in parts}
     apart: list[dict[int, None]] = [{} for _ in members]
-    for part in graph.parts:
-        for other in part.apart:
-            a, b = number[part.name], number[other]
-            apart[a][b] = apart[b][a] = None
+    for a, b in ((number[p.name], number[q]) for p in graph.parts for q in p.apart):
+        apart[a][b] = apart[b][a] = None
     return [
         Group(parts, in_all([allowed[p] for p in parts if p in allowed]), tuple(those))
         for parts, those in zip(members, apart)
@@ -173,14 +166,16 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
     devices of its parts, or of its calls if its parts are others.
     """
     inputs = {part.name for part in graph.parts if part.kind == "input"}
-    table: dict[str, Any] = dict(pins or {}) if isinstance(pins, Mapping | None) else {}
+    table: dict[str, Any]
     if isinstance(pins, Plan):
         table = dict(pins.device_of)
         if not graph.part.keys() - inputs <= table.keys():
             table = {call.name: table[call.part] for call in pins.graph.calls}
     elif callable(pins):
-        table = {p.name: pins(p) for p in graph.parts if p.name not in inputs}
-        table = {name: on for name, on in table.items() if on is not None}
+        asked = ((p.name, pins(p)) for p in graph.parts if p.name not in inputs)
+        table = {name: on for name, on in asked if on is not None}
+    else:
+        table = dict(pins or {})
     for name in inputs & table.keys():  # an input may be pinned to where it is
         if isinstance(pins, Plan) or str(table[name]).startswith("cpu"):
             del table[name]
@@ -196,12 +191,11 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
 
 
 def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
-    """The key of a table of names and patterns that applies to each part.
+    """The key of a table of names and patterns that applies to each part but inputs.
 
-    An exact name beats a pattern, and a more specific name a less specific one: a part,
-    then a call, a model inside the model, a range of calls "a .. b" (all on the ways
-    from a to b), a layer. Among patterns the first that matches wins. Inputs are on the
-    host and are never matched.
+    A name beats a pattern, and a more specific name a less specific one: a part, then a
+    call, a model inside the model, a range of calls "a .. b" (all on the ways from a to
+    b), a layer. Among patterns the first that matches wins.
     """
     names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
     for key in table:
@@ -253,13 +247,12 @@ def fallbacks_of(
     graph: Graph, cluster: Cluster, device_of: Mapping[str, str]
 ) -> tuple[Fallback, ...]:
     """Every part that is not on its first request, in order of declaration."""
-    found = []
-    for part in graph.parts:
-        device = device_of[part.name]
-        _, text = Request(graph, cluster, part).reason(device)
-        if text:
-            found.append(Fallback(part.name, part.on[0], device, text))
-    return tuple(found)
+    where = ((part, device_of[part.name]) for part in graph.parts)
+    return tuple(
+        Fallback(part.name, part.on[0], device, text)
+        for part, device in where
+        if (text := Request(graph, cluster, part).reason(device)[1])
+    )
 
 
 def violations(plan: Plan) -> list[str]:

@@ -32,18 +32,14 @@ from splitnet.simulator.memory import Outcome, lacking_bytes, outcome_of
 from splitnet.simulator.microbatch import in_schedule, pipeline_of, recomputed_parts
 from splitnet.simulator.step_graph import StepGraph, step_graph
 
+# What an evaluator and the plan that it makes have in common.
 _SAME = ["graph", "cluster", "objective", "costs", "optimizer", "training", "execution"]
-"""What an evaluator and the plan that it makes have in common."""
-_MOST_PLAYS = 15_000
-"""Units that may be simulated to tell the reasons of placements apart."""
+_MOST_PLAYS = 15_000  # units simulated to tell the reasons of placements apart
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation(Outcome):
-    """What the objective counts for a placement, and the bytes that full devices lack.
-
-    `value` is in seconds, or in bytes for the objective "memory".
-    """
+    """What the objective counts: seconds or bytes; and the bytes that devices lack."""
 
     value: float
     lacking: Mapping[str, int]
@@ -74,7 +70,7 @@ class Evaluator:
 
     @classmethod
     def of(cls, graph: Graph, cluster: Cluster, options: PlanOptions) -> "Evaluator":
-        """The evaluator for planning with some options."""
+        """With some options of planning."""
         return cls(
             graph,
             cluster,
@@ -98,10 +94,10 @@ class Evaluator:
         """The step as it runs with a placement."""
         if self.execution == Execution():
             return self.step
-        pipeline = pipeline_of(self.graph, device_of, self.execution)
-        again = recomputed_parts(self.graph, device_of, self.execution)
-        step = self._step(recompute=again, microbatches=self.execution.microbatches)
-        return in_schedule(step, pipeline)
+        how = self.graph, device_of, self.execution
+        count, again = self.execution.microbatches, recomputed_parts(*how)
+        step = self._step(recompute=again, microbatches=count)
+        return in_schedule(step, pipeline_of(*how))
 
     def as_run(
         self, device_of: Mapping[str, str]
@@ -126,17 +122,16 @@ class Evaluator:
             units = functions_called(self.graph, self.step, devices)
             return self._step(units), [devices[calls[0]] for calls in units]
 
-        rule = Functions(
-            np.array(request_keys(self.graph), np.int64),
-            np.array([device.part_seconds for device in self.cluster], np.float64),
-            step_of,
-        )
-        how: dict[str, Any] = {"functions": rule if self.regroup else None}
-        return problem_of(self.step, self.cluster, groups, group_of_unit=units, **how)
+        rule = None
+        if self.regroup:
+            keys = np.array(request_keys(self.graph), np.int64)
+            called = [device.part_seconds for device in self.cluster]
+            rule = Functions(keys, np.array(called, np.float64), step_of)
+        return problem_of(self.step, self.cluster, groups, units, rule)
 
     @cached_property
     def problem(self) -> Problem:
-        """The placement problem of the parts without constraints."""
+        """Of parts that may be anywhere."""
         return self.problem_of(free_groups(self.graph, self.cluster))
 
     def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
@@ -153,18 +148,20 @@ class Evaluator:
     def figures(self, device_of: Mapping[str, str], bound: float) -> dict[str, Any]:
         """What a plan says of a placement; `bound` is what is known of its value."""
         found = self.evaluate(device_of)
-        figures = {"memory": found.memory, "timeline": found.timeline}
-        return figures | {"value": found.value, "bound": min(bound, found.value)}
+        same = {n: getattr(found, n) for n in ("memory", "timeline", "value")}
+        return same | {"bound": min(bound, found.value)}
 
     def load_of(self, device_of: Mapping[str, str]) -> float:
         """Load of the busiest device: what the objective "throughput" counts."""
-        number = {device.name: i for i, device in enumerate(self.cluster)}
-        assignment = [number[device_of[part.name]] for part in self.graph.parts]
+        assignment = [self._number[device_of[p.name]] for p in self.graph.parts]
         return max(loads(self.problem.graph, assignment))
 
     @cached_property
+    def _number(self) -> dict[str, int]:
+        return {device.name: i for i, device in enumerate(self.cluster)}
+
+    @cached_property
     def _units(self) -> dict[str, list[int]]:
-        """The units of each part, by number."""
         units: dict[str, list[int]] = {}
         for unit, part in enumerate(self.step.parts):
             units.setdefault(part, []).append(unit)
@@ -172,8 +169,7 @@ class Evaluator:
 
     def load(self, part: str, device: str) -> float:
         """Seconds that a part computes on a device."""
-        number = [d.name for d in self.cluster].index(device)
-        seconds = self.step.unit_seconds[number]
+        seconds = self.step.unit_seconds[self._number[device]]
         return sum(seconds[unit] for unit in self._units.get(part, ()))
 
     def busiest(self, device_of: Mapping[str, str]) -> float:
@@ -199,21 +195,21 @@ class Evaluator:
     def single_devices(
         self, groups: Sequence[Group] | None = None
     ) -> Iterator[tuple[str, dict[str, str]]]:
-        """As far as it can be, all on one device, for each that differs from others."""
+        """All on one device, as far as it may be, for each sort of device."""
         groups = groups or default_groups(self.graph, self.cluster)
         for name in self.unlike([d.name for d in self.cluster.free_devices]):
             yield name, placed(groups, repeat(name))
 
     def unlike(self, names: Sequence[str]) -> list[str]:
         """The first of each sort of devices that differ in speed, links or memory."""
-        first = {self.sort_of[name]: name for name in reversed(names)}
-        return [name for name in names if first[self.sort_of[name]] == name]
+        return list({self.sort_of[name]: name for name in reversed(names)}.values())[
+            ::-1
+        ]
 
     @cached_property
     def sort_of(self) -> dict[str, int]:
         """A number for each device; those that share one could change names."""
-        names = [device.name for device in self.cluster]
-        return dict(zip(names, equivalent_devices(self.problem), strict=True))
+        return dict(zip(self._number, equivalent_devices(self.problem)))
 
     def plan(
         self,
@@ -228,9 +224,9 @@ class Evaluator:
             Placement(p.name, device_of[p.name], ", ".join(p.on), why[p.name])
             for p in self.graph.parts
         )
-        own = {name: getattr(self, name) for name in _SAME}
+        known |= {name: getattr(self, name) for name in _SAME}
         known = {"fallbacks": ()} | known | self.figures(device_of, bound)
-        return Plan(**own, placements=rows, **known)
+        return Plan(placements=rows, **known)
 
 
 @dataclass(frozen=True)
@@ -309,13 +305,13 @@ def _full_placement(
 
 
 def free_groups(graph: Graph, cluster: Cluster) -> list[Group]:
-    """Every part by itself, on any device."""
+    """Every part on any device."""
     everywhere = tuple(device.name for device in cluster)
     return [Group((part.name,), everywhere) for part in graph.parts]
 
 
 def default_groups(graph: Graph, cluster: Cluster) -> list[Group]:
-    """Parts on any free device; inputs at home, calls without a GPU kernel on CPUs."""
+    """Every part on any free device that can run it; inputs at home."""
     free = tuple(device.name for device in cluster.free_devices)
     home = (cluster.home.name,)
     cpus = tuple(device.name for device in cluster.of_kind("cpu")) or home

@@ -1,9 +1,8 @@
 """Plans as JSON files: readable, versioned, and safe to load from any source.
 
 A plan file holds the graph, the cluster, the costs and the decisions. What follows from
-them (timeline, transfers, memory, verdict) is computed again on loading, so a file that
-was edited cannot claim what is not so. Only the bound is taken from a file, if its plan
-has the value that the file says, because the search proves better bounds than loading.
+them is computed again on loading, so a file that was edited cannot claim what is not
+so. Only the bound is taken from it, if its plan has the value that the file says.
 """
 
 from dataclasses import dataclass, field, fields, replace

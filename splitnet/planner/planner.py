@@ -31,16 +31,11 @@ from splitnet.planner.evaluate import Evaluator, Found, placed, reasons_of
 from splitnet.planner.problem import Problem, bind_shared_weights, single_devices
 from splitnet.simulator.units import scaled_graph
 
-_FREE_SHARE = 0.8
-"""Of a search for the best assignment; the rest is for fewer transfers."""
-_TRY_SECONDS = 0.5
-"""How long a placement that fits is looked for."""
-_REMEDY_SECONDS = 6.0
-"""How long each kind of remedy may be looked for."""
-_MOST_CALLS = 10_000
-"""Calls of a graph for which a smaller batch is looked for."""
-_MOST_MORE, _MOST_GROWN = 64, 20 * 32
-"""Devices, and twentieths of the memory, that are added in a remedy."""
+_FREE_SHARE = 0.8  # of a search for the best value; the rest is for fewer transfers
+_TRY_SECONDS = 0.5  # how long a placement that fits is looked for
+_REMEDY_SECONDS = 6.0  # how long each kind of remedy may be looked for
+_MOST_CALLS = 10_000  # of a graph for which a smaller batch is looked for
+_MOST_MORE, _MOST_GROWN = 64, 20 * 32  # devices, and twentieths of the memory, added
 _MOST_NAMED = 8
 
 
@@ -49,9 +44,8 @@ def plan_graph(
 ) -> Plan:
     """Place every part of a graph on a device of a cluster, as `splitnet.plan` does.
 
-    With no cut penalty the plan is never worse than everything on the best single
-    device that is allowed and fits. With `regroup`, the graph has a part per call, and
-    the functions that run are the parts of the plan. `changes` beat `options`.
+    With `regroup`, the graph has a part per call, and the functions that run are the
+    parts of the plan. `changes` beat `options`.
     """
     return with_verdict(find_plan(graph, cluster, options, **changes))
 
@@ -68,15 +62,11 @@ def find_plan(
 
 
 class NothingFitsError(Exception):
-    """No placement was found to fit; `found` is the least broken one."""
-
-    def __init__(self, found: Found) -> None:
-        super().__init__(found)
-        self.found = found
+    """No placement was found to fit: its argument is the least broken one."""
 
     def explained(self, *remedies: str) -> InfeasibleError:
         """What lacks, and what would do beside these; finding that takes seconds."""
-        return InfeasibleError(_Refusal(self.found).text(remedies))
+        return InfeasibleError(_Refusal(*self.args).text(remedies))
 
 
 def plan_of(found: Found, options: PlanOptions) -> Plan:
@@ -115,8 +105,8 @@ def _search(
 ) -> Found:
     """Search first requests; where they are full, whole preference lists."""
     evaluator, limit = Evaluator.of(graph, cluster, options), options.time_limit
-    both = (evaluator.resolve(options.missing, whole_lists=n) for n in (False, True))
-    first, every = both
+    first = evaluator.resolve(options.missing)
+    every = evaluator.resolve(options.missing, whole_lists=True)
     tries = [first] if first == every else [first, every]
     for groups in tries:
         problem = evaluator.problem_of(groups)
@@ -126,8 +116,7 @@ def _search(
         if solution.feasible:
             break
         began = monotonic()
-    names = [device.name for device in cluster]
-    wanted = (names[device] for device in solution.assignment)
+    wanted = (cluster.devices[device].name for device in solution.assignment)
     evaluator, device_of = evaluator.as_run(placed(groups, wanted))
     if options.regroup:
         whole_lists = groups is not first
@@ -143,9 +132,9 @@ def _solved(
 ) -> Solution:
     """The best assignment, with fewer transfers where they save next to nothing.
 
-    The best assignment is searched first. Then each transfer has a price, so that all
-    transfers of that assignment together cost the cut penalty: what is best with these
-    prices is worse by no more than the penalty. `effort` is a share of the steps.
+    First each transfer is free, then it has a price, so that those of the best
+    assignment together cost the cut penalty: what is best with these prices is worse by
+    no more than that. `effort` is a share of the steps.
     """
     steps = options.effort or STEPS_PER_SECOND * min(options.time_limit, 1e9)
 
@@ -172,8 +161,7 @@ def _solved(
     for place in single_devices(problem):
         value = value_of(problem, options.objective, place, options.contiguity)
         found.append(replace(best, assignment=place, value=value))
-    limit = best.value * (1 + penalty)
-    good = [one for one in found if one.feasible and one.value <= limit]
+    good = [one for one in found if one.value <= best.value * (1 + penalty)]
     calm = min(good, key=lambda o: (cut_size(problem.graph, o.assignment), o.value))
     return replace(calm, bound=best.bound)
 
@@ -204,9 +192,9 @@ def fits_somewhere(evaluator: Evaluator, seconds: float = _TRY_SECONDS) -> bool:
 class _Refusal:
     """A problem without a solution, and the least broken placement that was found.
 
-    `need` has the bytes of each group, wherever it is; `name` the part that stands for
-    it, the one with a request of its own; `on` the groups of each device, the largest
-    first.
+    `need` has the bytes of each group, wherever it is; `on` the groups of each device,
+    the largest first. `full` is the device that lacks most, `culprit` the largest group
+    there.
     """
 
     def __init__(self, found: Found) -> None:
@@ -214,29 +202,23 @@ class _Refusal:
         self.graph, self.cluster = self.evaluator.graph, self.evaluator.cluster
         wanted = (found.device_of[group.parts[0]] for group in self.groups)
         self.device_of = placed(self.groups, wanted)
-        self.reason: dict[str, str] = {}  # why each part is where it is, if not free
-        for part in self.graph.parts:
-            request = Request(self.graph, self.cluster, part)
-            self.reason[part.name], _ = request.reason(self.device_of[part.name])
-        firm = ("pin", "no kernel", "fallback")
-        self.need, self.name = dict[Group, int](), dict[Group, str]()
+        requests = (Request(self.graph, self.cluster, p) for p in self.graph.parts)
+        where = (
+            (one.part.name, one, self.device_of[one.part.name]) for one in requests
+        )
+        self.pinned = {name for name, one, at in where if one.reason(at)[0] == "pin"}
+        self.need = {g: self.evaluator.need(g.parts).total for g in self.groups}
         self.on: dict[str, list[Group]] = {device.name: [] for device in self.cluster}
-        for group in self.groups:
-            parts = group.parts
-            self.need[group] = self.evaluator.need(parts).total
-            self.name[group] = min(parts, key=lambda p: self.reason[p] not in firm)
-            self.on[self.device_of[parts[0]]].append(group)
-        for its in self.on.values():
-            its.sort(key=self.need.__getitem__, reverse=True)
-        # The device that lacks most, and the largest group there.
+        for group in sorted(self.groups, key=lambda group: -self.need[group]):
+            self.on[self.device_of[group.parts[0]]].append(group)
         self.held = self.evaluator.evaluate(self.device_of).memory
         lacks = {d.name: self.held[d.name].total - d.memory_bytes for d in self.cluster}
         self.full, self.lacking = max(lacks.items(), key=itemgetter(1))
         self.culprit = self.on[self.full][0]
 
-    def is_pinned(self, group: Group) -> bool:
-        """Whether a person put it where it is."""
-        return self.reason[self.name[group]] == "pin"
+    def _name(self, group: Group) -> str:
+        """The part that stands for a group: one that a person pinned, if any."""
+        return min(group.parts, key=lambda part: part not in self.pinned)
 
     def text(self, known: Sequence[str]) -> str:
         """What does not fit, what is where, and what to try; `known` remedies first."""
@@ -247,14 +229,14 @@ class _Refusal:
                 where = self.device_of[one.parts[0]]
                 if self.device_of[other.parts[0]] == where:
                     return (
-                        f"apart= cannot be kept: {self.name[one]!r} and "
-                        f"{self.name[other]!r} would share {where}.\n"
+                        f"apart= cannot be kept: {self._name(one)!r} and "
+                        f"{self._name(other)!r} would share {where}.\n"
                         f"  allowed  {', '.join(one.allowed)}\n{last}"
                     )
         needs = self.evaluator.need(self.culprit.parts)
-        held = {f.name.replace("_", " "): getattr(needs, f.name) for f in fields(needs)}
-        parts = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in held.items() if n)
-        parts = parts.replace(" slots ", " optimizer slots ")
+        held = ((f.name, getattr(needs, f.name)) for f in fields(needs))
+        parts = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in held if n)
+        parts = parts.replace("slots", "optimizer slots").replace("_", " ")
         allowed = {name for g in self.groups if self.need[g] for name in g.allowed}
         rooms = {d.name: d.memory_bytes for d in self.cluster if d.name in allowed}
         shown = ", ".join([*rooms][:_MOST_NAMED]) + " ..." * (len(rooms) > _MOST_NAMED)
@@ -264,15 +246,16 @@ class _Refusal:
         return "\n".join([self._headline(), *rows, last])
 
     def _headline(self) -> str:
-        culprit, full, name = self.culprit, self.full, self.name[self.culprit]
+        culprit, full, name = self.culprit, self.full, self._name(self.culprit)
         what = f"{self.graph.part[name].kind} {name!r}"
         if len(culprit.parts) > 1:
             what += f" (with {len(culprit.parts) - 1} near it)"
         if len(culprit.allowed) == 1:
-            where = "is declared" if self.is_pinned(culprit) else "must be"
+            where = "is declared" if name in self.pinned else "must be"
             return f"{what} does not fit on {full}, where it {where}."
-        rooms = (self.cluster[name].memory_bytes for name in culprit.allowed)
-        if self.need[culprit] > max(rooms):
+        if self.need[culprit] > max(
+            self.cluster[d].memory_bytes for d in culprit.allowed
+        ):
             names = ", ".join(culprit.allowed)
             return f"{what} does not fit on any device it may use ({names})."
         return (
@@ -283,79 +266,69 @@ class _Refusal:
     def _rooms(self) -> Iterator[str]:
         """A line per device: what is free there without the culprit, what fills it."""
         names = dict.fromkeys([self.full, *self.culprit.allowed, *self.on])
-        for name in list(names)[:_MOST_NAMED]:
-            room, taken = self.cluster[name].memory_bytes, self.held[name].total
-            taken -= self.need[self.culprit] if name == self.full else 0
+        for device in list(names)[:_MOST_NAMED]:
+            room, taken = self.cluster[device].memory_bytes, self.held[device].total
+            taken -= self.need[self.culprit] if device == self.full else 0
             text = f"{'free' if taken <= room else 'missing'} of {format_bytes(room)}"
-            others = [g for g in self.on[name] if g != self.culprit and self.need[g]]
+            others = [g for g in self.on[device] if g != self.culprit and self.need[g]]
             for group in others[:2]:
-                what = "is"
+                name, what = self._name(group), "is"
                 if len(group.allowed) == 1:
-                    what = "is pinned" if self.is_pinned(group) else "must be"
+                    what = "is pinned" if name in self.pinned else "must be"
                 need = format_bytes(self.need[group])
-                text += f"; {self.name[group]!r} {what} there with {need}"
-            yield _row(name, abs(room - taken), text)
+                text += f"; {name!r} {what} there with {need}"
+            yield _row(device, abs(room - taken), text)
 
     def _remedies(self) -> Iterator[str]:
         """The changes that would do, the one that costs least first."""
         graph, cluster, kind = self.graph, self.cluster, self.cluster[self.full].kind
-        pinned = [
-            [part for part in group.parts if self.reason[part] == "pin"]
-            for group in self.on[self.full]
-            if self.is_pinned(group)
-        ]
+        pins = [[p for p in g.parts if p in self.pinned] for g in self.on[self.full]]
+        pins = [names for names in pins if names]
 
         def freed(n: int) -> dict[str, str]:
-            return dict.fromkeys(chain(*pinned[:n]), kind)
+            return dict.fromkeys(chain(*pins[:n]), kind)
 
-        fits = self._in_time()
-        n = first_true(lambda n: fits(graph=with_pins(graph, freed(n))), len(pinned))
-        if n <= len(pinned):
+        if n := self._least(len(pins), lambda n: {"graph": with_pins(graph, freed(n))}):
             first, *_ = names = list(freed(n))
             there, those = graph.part[first].on, ", ".join(map(repr, names))
             yield f'on="{kind}" instead of on="{", ".join(there)}" for {those}'
-        if self.lacking > 0 and len(graph.calls) <= _MOST_CALLS:
-            fits, most = self._in_time(), graph.batch - 1
-            n = first_true(lambda n: not fits(graph=scaled_graph(graph, n)), most) - 1
-            if n:
-                yield f"batch <= {n}"
+        batch, lacks = graph.batch, self.lacking > 0
+        most = (batch - 1) * (lacks and len(graph.calls) <= _MOST_CALLS)
+        if n := self._least(most, lambda n: {"graph": scaled_graph(graph, batch - n)}):
+            yield f"batch <= {batch - n}"
         devices = cluster.of_kind("gpu") or cluster.devices
         like = max(devices, key=lambda device: device.memory_bytes)
         those_like = (f"{like.name.rpartition(':')[0]}:{i}" for i in count())
         unused = islice((n for n in those_like if n not in cluster), _MOST_MORE)
         more = [replace(like, name=name) for name in unused]
 
-        def enlarged(n: int, twentieths: int = 20) -> Cluster:
+        def enlarged(n: int, twentieths: int = 20) -> dict[str, Cluster]:
             every = (*cluster.devices, *more[:n])
             rooms = [device.memory_bytes * twentieths // 20 for device in every]
             made = (replace(d, memory_bytes=room) for d, room in zip(every, rooms))
-            return replace(cluster, devices=tuple(made))
+            return {"cluster": replace(cluster, devices=tuple(made))}
 
-        fits = self._in_time()
-        n = first_true(lambda n: fits(cluster=enlarged(n)), _MOST_MORE)
-        if n <= _MOST_MORE:
+        if n := self._least(_MOST_MORE, enlarged):
             yield f"{len(devices) + n} devices like {like.name}"
-        if self.lacking > 0:
-            fits = self._in_time()
-            n = first_true(lambda n: fits(cluster=enlarged(0, 20 + n)), _MOST_GROWN)
-            if n <= _MOST_GROWN:
-                yield f"{1 + n / 20:.3g} times the memory everywhere"
+        if n := self._least(_MOST_GROWN * lacks, lambda n: enlarged(0, 20 + n)):
+            yield f"{1 + n / 20:.3g} times the memory everywhere"
 
-    def _in_time(self) -> Callable[..., bool]:
-        """Whether it fits with changes of the evaluator; never, once the time is over.
+    def _least(self, most: int, changes: Callable[[int], dict[str, Any]]) -> int:
+        """The least n for which changes of the evaluator do, 0 if none in time does.
 
         A try counts for `_TRY_SECONDS` at most, as the search may be compiled once.
         """
         left = _REMEDY_SECONDS
 
-        def fits(**changes: Any) -> bool:
+        def fits(n: int) -> bool:
             nonlocal left
             began = monotonic()
-            found = left > 0 and fits_somewhere(replace(self.evaluator, **changes))
+            found = left > 0 and fits_somewhere(replace(self.evaluator, **changes(n)))
             left -= min(monotonic() - began, _TRY_SECONDS)
             return found
 
-        return fits
+        n = first_true(fits, most)
+        return n if n <= most else 0
 
 
 def _row(name: str, count: int, text: str) -> str:

@@ -21,11 +21,11 @@ A function starts where something arrives from another device, and ends where an
 device needs its output. Every part is convex: the graph of the parts has no cycle.
 """
 
-import re
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import groupby
+from os.path import commonprefix
 
 import networkx as nx
 import numpy as np
@@ -53,9 +53,9 @@ from splitnet.simulator.units import Units
 class Functions:
     """How the units of a step run: several as one function, if they may.
 
-    Units of unlike `key` are never one function; calling one costs each device its
-    `part_seconds`. `step_of` gives the step of the functions, and the device of each,
-    for the device of every unit.
+    Units of unlike `key` are never one function; calling one costs `part_seconds` of
+    each device. `step_of` gives, for the device of every unit, the step of the
+    functions and the device of each.
     """
 
     key: Ints
@@ -67,9 +67,8 @@ class Functions:
 class Problem:
     """What to place and under which constraints.
 
-    Unit u of the step belongs to group `group_of_unit[u]`; with `functions`, several
-    units run as one. `cut_penalty` is the fraction of the value that one cross-device
-    transfer costs.
+    Unit u of the step belongs to group `group_of_unit[u]`; `cut_penalty` is the
+    fraction of the value that one cross-device transfer costs.
     """
 
     graph: LoadGraph
@@ -96,38 +95,26 @@ class Problem:
             return self.step, devices
         return self.functions.step_of(devices)
 
-    def step_costs(self, assignment: npt.ArrayLike) -> tuple[float, int]:
-        """Makespan of the step, and bytes of its copies."""
-        run = run_step(*self.as_run(assignment))
-        return run.seconds, sum(copy.bytes for copy in run.copies)
-
-    def step_seconds(self, assignment: npt.ArrayLike) -> float:
-        """Makespan of the step."""
-        return self.step_costs(assignment)[0]
-
-    def held_bytes(self, assignment: npt.ArrayLike) -> Floats:
-        """Bytes of every device at its peak."""
+    def simulated(self, assignment: npt.ArrayLike) -> tuple[float, Floats]:
+        """Makespan of the step, and bytes of every device at its peak."""
         step, devices = self.as_run(assignment)
-        held = memory_of(step, devices, run_step(step, devices))
-        return np.array([one.peak.total for one in held], np.float64)
+        run = run_step(step, devices)
+        held = [one.peak.total for one in memory_of(step, devices, run)]
+        return run.seconds, np.array(held, np.float64)
 
 
 def problem_of(
     step: StepGraph,
     cluster: Cluster,
     groups: Sequence[Group],
-    *,
     group_of_unit: Sequence[int],
-    capacity: Sequence[float] | None = None,
-    cut_penalty: float = 0.0,
     functions: Functions | None = None,
 ) -> Problem:
     """Make the problem of a step and the groups that its units belong to.
 
     A CPU, where the data is anyway, pays nothing for transfers. Contiguity does not
-    constrain backward calls, nor calls that may run on one device only and read
-    something: whatever else is there, data comes back to them. `capacity` has the bytes
-    of every device, its memory by default.
+    constrain backward calls, nor calls that read and may run on one device only: data
+    comes back to them in any case.
     """
     device = {one.name: i for i, one in enumerate(cluster)}
     home = device[cluster.home.name]
@@ -181,7 +168,7 @@ def problem_of(
         np.ascontiguousarray(times, np.float64),
         np.array(held, np.float64),
         np.ones((step.count, len(device)), np.bool_),
-        np.array(capacity or [one.memory_bytes for one in cluster], np.float64),
+        np.array([one.memory_bytes for one in cluster], np.float64),
         kind,
         *rows_of([edge.source, *edge.readers] for edge in sends),
         np.array([paid(edge) for edge in sends]).reshape(len(sends), len(kinds)),
@@ -199,7 +186,7 @@ def problem_of(
         apart_start=start,
         apart=apart,
     )
-    return Problem(graph, forward, step, numbers, functions, cut_penalty)
+    return Problem(graph, forward, step, numbers, functions)
 
 
 def contract(problem: Problem, cluster: Ints, count: int) -> Problem:
@@ -294,23 +281,9 @@ def bind_shared_weights(graph: Graph) -> Graph:
 
 
 def running_order(after: Sequence[Collection[int]]) -> list[int]:
-    """A topological order that follows a branch to its end before the next.
-
-    Kahn's algorithm with a stack: the calls that a call makes ready come next.
-    """
-    waiting = [0] * len(after)
-    for reader in chain(*after):
-        waiting[reader] += 1
-    ready = [call for call in reversed(range(len(waiting))) if not waiting[call]]
-    order: list[int] = []
-    while ready:
-        call = ready.pop()
-        order.append(call)
-        for reader in reversed(list(after[call])):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    return order
+    """A topological order that follows a branch to its end before the next."""
+    flow = nx.DiGraph({i: [*after[i]][::-1] for i in reversed(range(len(after)))})
+    return list(nx.dfs_postorder_nodes(flow))[::-1]
 
 
 def functions_called(graph: Graph, step: StepGraph, device: Sequence[int]) -> Units:
@@ -371,20 +344,14 @@ def request_keys(graph: Graph) -> list[int]:
 
 def _names(graph: Graph, pieces: Units) -> list[str]:
     """What only the names of a piece begin with; or both ends: "conv2d_3 .. mixed0"."""
-    # Of "a_b/c": "a", "a_b", "a_b/c".
-    ends = [re.finditer(r"(?!^)[/_]|$", call.name) for call in graph.calls]
-    prefixes = [
-        [call.name[: end.start()] for end in its]
-        for call, its in zip(graph.calls, ends)
-    ]
-    users = Counter(chain.from_iterable(prefixes))
-    names = []
+    every = [call.name.replace("_", "/") + "/" for call in graph.calls]
+    line, names = sorted(every), []
     for piece in pieces:
         first, last = graph.calls[piece[0]].name, graph.calls[piece[-1]].name
         name = first if len(piece) == 1 else f"{first} .. {last}"
-        for prefix in prefixes[piece[0]] if len(piece) > 1 else ():
-            own = users[prefix] == len(piece)
-            if own and all(prefix in prefixes[call] for call in piece):
-                name = prefix
+        start = commonprefix([every[call] for call in piece]).rpartition("/")[0]
+        users = bisect_left(line, f"{start}0") - bisect_left(line, f"{start}/")
+        if start and len(piece) > 1 and users == len(piece):  # "0" follows "/"
+            name = first[: len(start)]
         names.append(name)
     return names

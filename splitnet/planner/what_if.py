@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Annotated
 
 from msgspec import Meta
@@ -36,12 +37,11 @@ def simulate(
     """Simulate the step of a plan: forward, backward and update; times in seconds.
 
     Args:
-        plan: Its placement is kept, and how it runs where an option is None.
-        microbatches: How many shares of the batch pass through the parts one after
-            another.
+        plan: its placement is kept, and how it runs where an option is None.
+        microbatches: shares of the batch that pass through the parts one after another.
         schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight in each
             stage by the number of stages from it to the end.
-        recompute: Whether parts save their inputs only, and run forward again in their
+        recompute: whether parts save only their inputs, and run forward again in their
             backward pass.
 
     Raises:
@@ -113,29 +113,25 @@ def sensitivity(
     """Plan again with perturbed costs, and count how often the decision changes.
 
     Args:
-        plan: The decision. Its constraints are kept.
-        perturbation: Every call and every link is slower or faster by up to this share.
-        draws: How often.
-        seed: Of the draws.
+        plan: the decision, whose constraints are kept.
+        perturbation: every call and every link is slower or faster by up to this share.
+        draws: how often.
+        seed: of the draws.
 
     Raises:
         DeclarationError: arguments of another type or out of range.
     """
     draw, evaluator = random.Random(seed), evaluator_of(plan)
-    names = [device.name for device in plan.cluster]
-    links = [(source, target) for source in names for target in names]
     options = "objective", "contiguity", "optimizer", "training"
     kept = {name: getattr(plan, name) for name in options}
-    moved_in: Counter[str] = Counter()
-    changed, regret = 0, 0.0
+    kept |= {"seed": seed, "effort": _EFFORT_PER_DRAW}
+    links = product((device.name for device in plan.cluster), repeat=2)
+    off: list[object] = [*plan.graph.call, *links]
+    moved_in, changed, regret = Counter[str](), 0, 0.0
     for _ in range(draws):
-        factor: dict[object, float] = {
-            one: 1 + draw.uniform(-perturbation, perturbation)
-            for one in (*(call.name for call in plan.graph.calls), *links)
-        }
+        factor = {one: 1 + draw.uniform(-perturbation, perturbation) for one in off}
         costs = _Perturbed(plan.costs, factor)
-        how = kept | {"costs": costs, "seed": seed, "effort": _EFFORT_PER_DRAW}
-        again = find_plan(plan.graph, plan.cluster, **how)
+        again = find_plan(plan.graph, plan.cluster, costs=costs, **kept)
         here = replace(evaluator, costs=costs).evaluate(plan.device_of).value
         loss = 1 - again.value / here if here > 0 else 0.0
         elsewhere = _elsewhere(plan, again, evaluator) if loss > 1e-3 else []
@@ -146,7 +142,7 @@ def sensitivity(
 
 
 def _elsewhere(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
-    """Parts that would be elsewhere; equivalent devices are named so that most stay."""
+    """Parts that would be elsewhere; of equivalent devices most keep their names."""
     before, now, sort = plan.device_of, again.device_of, evaluator.sort_of
     pairs = Counter((now[part], before[part]) for part in now)
     name: dict[str, str] = {}
@@ -183,11 +179,10 @@ def largest_batch(
 def relocate(plan: Plan, cluster: Cluster) -> Plan:
     """The plan on another cluster, every part pinned to the device that it had.
 
-    A missing device is replaced by the least loaded one of its kind, and recorded in
-    `fallbacks`. The figures are simulated again.
+    A missing device is replaced by the least loaded one of its kind, and recorded.
     """
     evaluator = replace(evaluator_of(plan), cluster=cluster)
-    wanted = with_pins(plan.graph, lambda part: plan.device_of[part.name])
+    wanted = with_pins(plan.graph, plan)
     load = dict.fromkeys((device.name for device in cluster), 0.0)
     device_of: dict[str, str] = {}
     groups = replace(evaluator, graph=wanted).resolve()

@@ -1,9 +1,8 @@
 """Published workload files: maximum load of a pipeline, NeurIPS 2020.
 
 The files come with Tarnawski et al., "Efficient Algorithms for Device Placement of DNN
-Graph Operators" (github.com/msr-fiddle/dnn-partitioning). A workload is a JSON object
-with `nodes`, `edges` and the machine (`maxFPGAs`, `maxCPUs`, `maxSizePerFPGA`); a split
-says which node is on which device. Times are in the file's unit (milliseconds).
+Graph Operators" (github.com/msr-fiddle/dnn-partitioning). A split says which node is on
+which device. Times are in the file's unit (milliseconds).
 """
 
 from collections import Counter
@@ -70,10 +69,7 @@ def read_workload(path: str | Path) -> tuple[Graph, Cluster]:
 
 
 def workload_of(data: object, *, name: str = "workload") -> tuple[Graph, Cluster]:
-    """The graph and the cluster of a decoded workload object.
-
-    Sizes are rounded up to bytes, and memories down.
-    """
+    """The graph and the cluster of a decoded workload; bytes are rounded to be safe."""
     file = decode(data, _File)
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(node.id for node in file.nodes)
@@ -87,7 +83,7 @@ def workload_of(data: object, *, name: str = "workload") -> tuple[Graph, Cluster
     for node in file.nodes:
         own = str(node.id)
         first = leader.setdefault(node.color, own) or own
-        parts.append(Part(own, near=() if first == own else (first,)))
+        parts.append(Part(own, near=(first,) * (first != own)))
         calls[node.id] = Call(
             name=own,
             part=own,

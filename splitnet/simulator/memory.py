@@ -14,9 +14,8 @@ While a task runs TensorFlow starts the next one of that device if its inputs ar
 so two tasks side by side hold what they need. Where they are backward tasks of two
 micro-batches, gradients of weights are made last, so that what they are made of stays.
 Updates run beside other tasks, one variable after the other: their temporaries are
-those of the largest, and without slots there are none. The memory of a device is that
-of its fullest moment, so it is the peak of its curve. TensorFlow's allocator holds more
-than its tensors need; that is not counted.
+those of the largest, and without slots there are none. What TensorFlow's allocator
+holds beside its tensors is not counted.
 """
 
 from collections import Counter
@@ -44,8 +43,7 @@ _Interval = tuple[int, int, float, float, int]
 class DeviceMemory:
     """What one device holds over a step: `intervals`, added up.
 
-    `held` has the bytes of each kind after each of the `times`, kinds as the fields of
-    `Memory`.
+    `held` has the bytes after each of the `times`, kinds as the fields of `Memory`.
     """
 
     times: npt.NDArray[np.float64]
@@ -63,10 +61,7 @@ class DeviceMemory:
         return Memory(*self.held[self.held.sum(axis=1).argmax()].tolist())
 
     def largest(self, parts: Sequence[str], most: int) -> list[tuple[int, str, int]]:
-        """What is largest at the fullest moment, as (kind, part, bytes).
-
-        `parts` names the part of every unit.
-        """
+        """What is largest at the fullest moment, as (kind, part, bytes)."""
         peak = self.times[self.held.sum(axis=1).argmax()]
         sizes = Counter[tuple[int, str]]()
         for kind, unit, start, stop, size in self.intervals:
@@ -93,8 +88,7 @@ def memory_of(
 def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
     """The units of each function, with unit u on device number `device[u]`.
 
-    Units of a function are connected on one device and have the same number of hops
-    before them and after them. O(units + edges).
+    They are connected, with as many hops before and after them. O(units + edges).
     """
     n = step.count
     reads: dict[int, list[tuple[int, int]]] = {unit: [] for unit in range(n)}
@@ -236,8 +230,7 @@ class _Held:
 
         That is when its inputs exist and the task before it on its device has begun. A
         backward task may begin together with that of the micro-batch before, if its
-        forward task and the gradients that its device makes are done; the time at which
-        gradients arrive from another device is left out.
+        forward task and the gradients that its device makes are done.
         """
         n, device = self.n, self.device
         begin = list(self.start)
@@ -266,8 +259,8 @@ class _Held:
     def _done(self, unit: int) -> float:
         """When the backward function of a unit ends.
 
-        From the second micro-batch on, the task ends with the sums of gradients. They
-        are assumed to take as long as an update, and half of the task at most.
+        The sums of gradients behind it, from the second micro-batch on, are assumed to
+        take as long as an update, and half of the task at most.
         """
         start, stop = self.start[self.n + unit], self.stop[self.n + unit]
         if unit < self.piece:
@@ -276,11 +269,7 @@ class _Held:
         return stop - min(self.stop[update] - self.start[update], (stop - start) / 2)
 
     def _updated(self, weight: Item, ready: float) -> float:
-        """When a weight is updated whose gradient is there.
-
-        The update runs beside the next task of its device, and before those of other
-        weights of its unit whose gradients are made later.
-        """
+        """When a weight is updated whose gradient is there: beside other tasks."""
         task = 2 * self.n + weight.source
         return ready + self.stop[task] - self.start[task]
 
@@ -341,10 +330,9 @@ class _Held:
     ) -> None:
         """The copies of a weight, and one sum of its gradients per device.
 
-        Further contributions are temporaries of the backward tasks that make them. The
-        gradient of a micro-batch is added to the sum of the earlier ones by a function,
-        which holds both and what it returns. But rows stay side by side, and are put
-        together where they are sent from.
+        Further contributions are temporaries of the tasks that make them. The gradient
+        of a micro-batch is added by a function, which holds both and what it returns.
+        But rows stay side by side, and are put together where they are sent from.
         """
         device, n, owner, size = self.device, self.n, weight.source, weight.bytes
         home, givers = device[owner], self._by_device(weight.gradients_from)

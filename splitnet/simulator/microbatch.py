@@ -32,7 +32,7 @@ Unit = TypeVar("Unit", bound=Hashable)
 class Pipeline:
     """How a step is divided; `stage_of` maps a part to its stage, from 1, and device.
 
-    `bounded` says that each stage bounds the micro-batches in flight ("1f1b").
+    If `bounded`, as by "1f1b", each stage bounds the micro-batches in flight.
     """
 
     microbatches: int = 1
@@ -87,8 +87,7 @@ def pipeline_of(
 ) -> Pipeline:
     """The stages of a placement, and how micro-batches pass through them.
 
-    The number of a stage counts the devices that compute one after another on the
-    longest way to it. Parts of one number on one device are one stage.
+    A stage is numbered by the devices that compute one after another up to it.
     """
     computes = {call.part for call in graph.calls if call.forward_flops}
     readers: dict[str, list[str]] = {}
@@ -124,7 +123,7 @@ def recomputed_parts(
 def runs_of(
     units: "nx.DiGraph[Unit]", stage_of: Mapping[Unit, tuple[int, str]]
 ) -> "Iterator[tuple[int, nx.DiGraph[Unit]]]":
-    """The number of each stage with what hangs together there, as a graph of units."""
+    """The number of each stage, and the graphs of units that hang together there."""
     members: dict[tuple[int, str], list[Unit]] = {}
     for unit, stage in stage_of.items():
         members.setdefault(stage, []).append(unit)

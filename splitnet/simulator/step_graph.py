@@ -18,19 +18,16 @@ An output is copied once to each device that reads it, and the gradients of its 
 there are summed before they cross back. A weight that is used away from its home goes
 there once in a step, and its summed gradient comes back once. Micro-batches repeat the
 units; the weights, and their updates, are those of the first.
-
-The event loop, the memory model and the planner's search read the lists of `StepGraph`;
-none of them needs the graph of calls.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import networkx as nx
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Link
 from splitnet.core.costs import CostModel, Costs, slots_of
 from splitnet.core.graph import Graph
 from splitnet.core.replication import batch_shares
@@ -51,12 +48,10 @@ Table = tuple[Row, ...]
 class Unit:
     """What runs as one function.
 
-    `name` and `part` are those of its first call; `calls` says how many it has,
-    `has_backward` whether it has a backward task, and `explicit_backward` whether it is
-    one, in a graph that holds backward calls. `saved_floor` has the saved activations
-    that all devices together surely hold at one moment, assigned to the unit that saves
-    them; `weight_bytes` and `trained` the weights at home there, and those that are
-    updated.
+    `name` and `part` are those of its first call, of so many `calls`. In a graph that
+    holds backward calls it may be an `explicit_backward`. `saved_floor` has, of the
+    saved activations that all devices together surely hold at one moment, its own;
+    `weight_bytes` and `trained` are of weights at home there, and those that it learns.
     """
 
     name: str
@@ -76,7 +71,7 @@ class Unit:
 
     @property
     def gradient_bytes(self) -> int:
-        """Their gradients: of an embedding, the rows that are read."""
+        """The gradients of these weights."""
         return sum(weight.gradient_bytes for weight in self.trained)
 
 
@@ -89,9 +84,8 @@ class StepGraph:
     row per device, 0 for units without the task; equal devices share one. A copy takes
     `latency` before its first byte arrives, for `gap` of these seconds (LogGP) it
     occupies its link, and then `seconds_per_byte`; tables of links have a row per
-    source and a column per target. There are `slot_copies` of every trained weight. In
-    each pair of tasks in `waits` the first starts after the other; pairs in `assumed`
-    hold by the order of arrival, and nothing forces them.
+    source. There are `slot_copies` of every trained weight. In each pair of `waits` the
+    first task starts after the other; pairs in `assumed` hold, but nothing forces them.
     """
 
     units: tuple[Unit, ...]
@@ -175,8 +169,7 @@ class StepGraph:
     def tails(self) -> list[float]:
         """The least seconds from the end of every task to the end of the step.
 
-        With every task on its fastest device and free copies; tasks that `waits` delays
-        are left out. O(units + edges).
+        Every task is on its fastest device, copies are free and `waits` left out.
         """
         n, items = self.count, self.items
         fastest = [min(each) for each in zip(*self.task_seconds)]
@@ -207,11 +200,8 @@ def step_graph(
     """Lay out one step of a graph as tasks. O(calls x kinds of device + tensors).
 
     A graph that holds backward calls itself (a workload file) gets no backward tasks.
-    `units` are "parts", "calls", or say which calls run as one; parts that would wait
-    for each other are divided into their calls. A unit that is no single call costs its
-    device the call of a function. Parts in `recompute` run forward again in their
-    backward tasks, so that only their inputs are saved. `microbatches` is how many
-    shares of the batch there are.
+    `units` are "parts", "calls", or say which calls run as one. Parts in `recompute`
+    run forward again in their backward tasks, so that only their inputs are saved.
     """
     costs = costs or Costs()
     if units == "parts":
@@ -256,32 +246,32 @@ def step_graph(
                     trained=tuple(w for w in own_weights if w.gradients_from),
                 )
             )
-    rows: dict[object, Row] = {}
     # What scales the seconds of other costs tells apart what those do; of a foreign
-    # cost model any two devices may differ.
-    known = getattr(costs, "costs", costs)
-    for device in cluster:
-        key: object = device.name
-        if isinstance(known, Costs) and device.name not in known.devices:
-            key = (
-                *(device.kind, device.half_speed, device.flops_per_second),
-                *(device.bytes_per_second, device.call_seconds, device.part_seconds),
-            )
+    # cost model any two devices may differ. Else speeds decide, not name and memory.
+    known, rows = getattr(costs, "costs", costs), dict[object, Row]()
+    keys: list[object] = [
+        (device.kind, *astuple(device)[3:])
+        if isinstance(known, Costs) and device.name not in known.devices
+        else device.name
+        for device in cluster
+    ]
+    for key, device in zip(keys, cluster):
         if key not in rows:
             how = optimizer, units, flows, again
             rows[key] = task_seconds(pieces, device, costs, *how)
-        rows[device.name] = rows[key]
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
+
+    def table(figure: Callable[[Link], float]) -> Table:
+        return tuple(tuple(map(figure, row)) for row in links)
+
     return StepGraph(
         units=tuple(made),
         edges=tuple(edges),
         weights=tuple(one for one in weights if len(one.readers) > 1),
-        task_seconds=tuple(rows[device.name] for device in cluster),
-        latency=tuple(tuple(one.latency_seconds for one in row) for row in links),
-        gap=tuple(tuple(one.gap for one in row) for row in links),
-        seconds_per_byte=tuple(
-            tuple(1.0 / one.bytes_per_second for one in row) for row in links
-        ),
+        task_seconds=tuple(rows[key] for key in keys),
+        latency=table(lambda link: link.latency_seconds),
+        gap=table(lambda link: link.gap),
+        seconds_per_byte=table(lambda link: 1.0 / link.bytes_per_second),
         slot_copies=slots_of(optimizer) if training else 0,
         microbatches=microbatches,
     )
@@ -347,8 +337,8 @@ def _saved_floor(
     """Saved bytes of each unit that are surely held at one moment.
 
     A backward pass begins at an end of the graph when its forward pass is over, and all
-    units that lead to this end still hold what they saved. Several ends may begin one
-    after the other, so only what leads to the largest of them is certain.
+    units that lead there still hold what they saved. Several ends may begin one after
+    the other, so only what leads to the largest is certain.
     """
     own = [inside.saved for inside in memory]
     flow: nx.DiGraph[int] = nx.DiGraph()

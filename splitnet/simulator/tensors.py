@@ -27,13 +27,12 @@ class Item:
     """What is copied: an output tensor of a unit, or a weight.
 
     `source` is the unit that computes it, or at which the weight is at home; `readers`
-    are the other units that read it, none for an output of the model, or all units that
-    use the weight. The backward tasks of those in `gradients_from` make a gradient,
-    which is `row_bytes` of rows of an embedding table if those are given and above 0.
-    The units `saved_by`, `source` among them, read the tensor in their backward tasks.
-    `seconds` are those of a copy if the graph knows them, whatever the link. `view_of`
-    is the edge that is copied instead if both tensors leave one function, because this
-    one only renames its bytes; it is known of a single batch.
+    are the other units that read it, or all that use the weight. The backward tasks of
+    those in `gradients_from` make a gradient, which is `row_bytes` of rows of a table
+    if those are given and above 0. The units `saved_by`, `source` among them, read the
+    tensor in their backward tasks. `seconds` are those of a copy if the graph knows
+    them. `view_of` is the edge that is copied instead if both tensors leave one
+    function, as this one only renames its bytes; it is known of a single batch.
     """
 
     source: int
@@ -79,11 +78,10 @@ class UnitMemory(NamedTuple):
     """Bytes that a unit needs beside its weights and the tensors of its edges.
 
     `saved` is kept from the forward to the backward task; `forward` and `backward` are
-    needed while those tasks run. Gradients of weights are made one after the other:
-    `learned` of their bytes exist at the peak of the backward task. `waiting` is added
-    if two backward tasks run side by side, because then the gradients of weights are
-    made last, and their inputs are kept until then. `early` is computed from saved
-    tensors alone, when the backward pass of the function begins.
+    needed while those run. `learned` of the bytes of weights' gradients exist at the
+    peak of the backward task. `waiting` is added if two run side by side, as then these
+    are made last, and their inputs are kept. `early` is computed from saved tensors
+    alone, when the backward pass of the function begins.
     """
 
     saved: int
@@ -96,11 +94,10 @@ class UnitMemory(NamedTuple):
 
 @dataclass(slots=True)
 class _Output:
-    """One output tensor of a call, while the units are made.
+    """One output tensor of a call; the lists are of other units.
 
-    `last` is the last call of its own unit that reads it; `leaves` says that something
-    else reads it, `saved` that its own unit does so backward, `gradient` that a reader
-    in the unit returns one. The lists are of other units.
+    In its own unit, `last` is the last call that reads it, `saved` says that it is read
+    backward, and `gradient` that a reader returns one. If it `leaves`, others read it.
     """
 
     bytes: int
@@ -119,8 +116,7 @@ def edges_and_memory(
 ) -> tuple[tuple[Item, ...], list[UnitMemory]]:
     """Tensors between units, and the memory of what stays inside them.
 
-    `has_backward` says of each call whether it has a backward pass, `recompute` of each
-    unit whether that runs forward again, so that only the unit's inputs are saved.
+    Which calls have a backward pass, and which units run forward again there.
     """
     unit = unit_of_call(units)
     index = {call.name: i for i, call in enumerate(graph.calls)}
@@ -189,8 +185,7 @@ def _outputs(
     """Which output each tensor is, and every output.
 
     Those that no call reads, or that leave the model, leave their unit; the loss reads
-    them again in the backward pass. A share of the batch is a tensor of its own, cut
-    where the whole is made.
+    them again in the backward pass. Shares of the batch are cut where the whole is.
     """
     towers = {
         tower_part(name, i): (one, i)
@@ -304,10 +299,7 @@ def _memory(
 def _peak(
     tensors: Sequence[tuple[int, int, int]], room: Sequence[int], of: Sequence[int]
 ) -> tuple[int, int]:
-    """The most bytes at any call, of tensors from one to another and its own.
-
-    With them comes the value of `of` at that call.
-    """
+    """The most bytes at any call, of tensors and `room`, and what `of` has there."""
     change = [0] * (len(room) + 1)
     for start, stop, size in tensors:
         change[start] += size

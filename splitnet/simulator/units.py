@@ -3,8 +3,7 @@
 Inside a unit calls run one after the other. What runs on one device without a hop
 between is one TensorFlow function, whichever parts it is of. What a function saves for
 its backward pass is freed when that pass ends, so one of many calls would hold
-everything to the end: a long run is cut at seams, where one tensor passes. Emission
-cuts by the same rule.
+everything to the end: a long run is cut where one tensor passes, as emission does.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -24,8 +23,6 @@ from splitnet.core.replication import MOMENTS, broadcast_inputs
 Row = tuple[float, ...]
 Units = Sequence[tuple[int, ...]]
 """The calls of each unit; units stand in an order in which they may run."""
-
-
 _SIZES = "output_bytes", "activation_bytes", "workspace_bytes", "early_bytes"
 _WORK = "forward_flops", "backward_flops", "moved_bytes"
 
@@ -34,8 +31,7 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
     """The graph for another batch: bytes of outputs and FLOPs grow in proportion.
 
     Weights, inputs that towers read whole and what a call charges by itself stay. Known
-    seconds scale too, which flatters small batches; reading the model again is more
-    exact.
+    seconds scale too, which flatters small batches.
 
     >>> from splitnet.core.graph import Part
     >>> call = Call("a", "a", "Dense", output_bytes=32)
@@ -93,10 +89,9 @@ def unit_of_call(units: Units) -> list[int]:
 def group_parts(graph: Graph) -> Units:
     """A unit per function: each part is one, or several if it has many calls.
 
-    Parts that would wait for each other are divided into their calls. Units are sorted
-    topologically, ties by their first call. Explicit backward calls of a part are a
-    unit of their own, and nothing is cut in a graph that has some, because nothing
-    emits it. O((calls + tensors) log calls).
+    Parts that would wait for each other are divided into their calls. Explicit backward
+    calls of a part are a unit of their own, and nothing is cut in a graph that has
+    some, because nothing emits it. O((calls + tensors) log calls).
     """
     labels: list[Hashable] = [(call.part, call.backward) for call in graph.calls]
     index = {call.name: i for i, call in enumerate(graph.calls)}
@@ -124,8 +119,7 @@ def group_parts(graph: Graph) -> Units:
     return [tuple(piece) for run in runs for piece in cut_run(run, reads)]
 
 
-CALLS = 8
-"""A function has this many calls before it is cut, and so does what is left."""
+CALLS = 8  # that a function has before it is cut, and that are left
 
 
 def cut_run(
@@ -133,11 +127,10 @@ def cut_run(
     reads: Mapping[int, Sequence[tuple[int, int]]],
     sizes: Sequence[int] | None = None,
 ) -> Iterator[Sequence[int]]:
-    """A run of calls, or of units of calls, as one or several functions.
+    """Cut calls, or units of calls, in running order into functions.
 
-    It is in running order, `reads` has the (source, output) pairs that each number
-    reads, `sizes` its calls, if not one. A function is not cut further if it is taken
-    for a run.
+    `reads` has the (source, output) pairs that each number reads, `sizes` its calls, if
+    not one. A function is not cut further if it is taken for a run.
 
     >>> [len(one) for one in cut_run(range(20), {i: [(i - 1, 0)] for i in range(20)})]
     [8, 12]

@@ -160,7 +160,7 @@ class _Search:
         if self.tasks is not None and self.takes(value):
             peaks |= bool(np.any(used + _ROOMY * self.margin > self.capacity))
         if peaks:
-            held = problem.held_bytes(place)
+            _, held = problem.simulated(place)
             self.budget.spend(_STEPS_PER_PEAK * self.units)
             fits, above = bool(np.all(held <= self.capacity)), held - used
             usual = np.maximum(above, _KEPT * self.margin)

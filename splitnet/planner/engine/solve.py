@@ -72,32 +72,14 @@ def value_of(
         return inf
     if not is_contiguous(problem, assignment, contiguity or "free"):
         return inf
-    held = problem.held_bytes(assignment)
+    seconds, held = problem.simulated(assignment)
     if np.any(held > problem.graph.capacity_bytes * (1 + 1e-12)):
         return inf
     if objective == "memory":
         return float(held.max(initial=0.0))
     if objective == "throughput":
         return max(loads(problem.graph, assignment), default=0.0)
-    return problem.step_seconds(assignment)
-
-
-def step_costs(problem: Problem) -> tuple[Callable[[Ints], tuple[float, int]], bool]:
-    """Makespan and copied bytes of an assignment; compiled if that is at hand."""
-    import splitnet.planner.engine.compiler as compiler
-
-    if compiler.INTERPRETED or not compiler.is_compiled(_ENTRIES["latency"]):
-        return problem.step_costs, False
-    from splitnet.planner.engine.makespan import makespan
-    from splitnet.planner.engine.tasks import tasks_of
-
-    tasks = tasks_of(problem)
-
-    def costs(place: Ints) -> tuple[float, int]:
-        seconds = float(makespan(tasks, place, inf))
-        return seconds, int(tasks.copies.bytes[: tasks.counted.sent].sum())
-
-    return costs, True
+    return seconds
 
 
 def solve(
@@ -243,6 +225,6 @@ def warm_up(*objectives: str) -> None:
     cluster = Cluster.of("2*gpu", "cpu")
     groups = [Group((name,), tuple(one.name for one in cluster)) for name in names]
     step = step_graph(graph, cluster, units="calls")
-    sample = problem_of(step, cluster, groups, group_of_unit=range(len(names)))
+    sample = problem_of(step, cluster, groups, range(len(names)))
     for objective in wanted:
         search(sample, objective, Budget(60.0, 100_000))

@@ -160,7 +160,7 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
     graph, capacity = problem.graph, problem.graph.capacity_bytes
     first = _line(graph)[0]
     best: Ints = np.where(graph.allowed[:, first], first, graph.allowed.argmax(axis=1))
-    if np.all(problem.held_bytes(best) <= capacity):
+    if np.all(problem.simulated(best)[1] <= capacity):
         return None
     groups, least, each = problem.group_count, inf, 30 * len(problem.group_of_unit)
     after = _lists(graph.successor_start, graph.successors)
@@ -174,7 +174,7 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
                 place = _balanced(problem, room)
             else:
                 place = _filled(graph, np.full(groups, -1), order, room)
-            held = problem.held_bytes(place)
+            _, held = problem.simulated(place)
             full = float((held / np.maximum(capacity, 1.0)).max())
             if full < least:
                 best, least = place, full

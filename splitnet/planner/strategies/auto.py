@@ -20,50 +20,45 @@ from splitnet.planner.strategies.candidates import Candidate, Trial, choose, com
 from splitnet.planner.strategies.space import (
     Limits,
     Placed,
-    Space,
     device_counts,
     obstacles_of,
     workers_of,
 )
 from splitnet.simulator.units import scaled_graph
 
-_STAGES_SHARE = 0.2
-"""Of the time limit, in addition to it, twice: for devices with equal work."""
-_TRIAL_SECONDS = 20.0
-"""So long, or the time limit if that is longer, strategies are tried once one fits."""
-_PIECES = 8
-"""Where no worker has room for the batch, placements are searched for a share of it."""
+_FREE: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
+"""Options that fix nothing of a strategy."""
+_STAGES_SHARE = 0.2  # of the time limit, added to it, twice: for equal work of devices
+_TRIAL_SECONDS = 20.0  # or the time limit: how long others are tried once one fits
+_PIECES = 8  # where no worker has room for the batch, a share of it is placed as well
 
 
 def plan_strategy(
     graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
 ) -> Plan:
     """Plan with the strategy that is best, as far as it is not fixed."""
-    made, found = choices(graph, cluster, options, limits)
+    made = choices(graph, cluster, options, limits)
+    found = [one for choice in made for one in choice.found]
     best = choose(found)
     if best is not None:
-        [mine] = (choice for choice in made if choice.space is best.space)
+        [mine] = (choice for choice in made if best in choice.found)
         return mine.plan(best, compared(found, best))
     fixed = {n: v for n in FIXED if (v := getattr(options, n)) is not None}
-    head = f"no strategy with {', '.join(f'{n}={v!r}' for n, v in fixed.items())} fits"
-    refused = made[0].refused
-    if refused is None:
-        raise InfeasibleError(f"{head}, and plan(source, cluster) does.")
-    if not fixed:
+    refused, others = made[0].refused, ["plan(source, cluster)"]
+    if refused and fixed:
+        others = _remedies(graph, cluster, replace(options, **_FREE), limits)
+    if refused and not (fixed and others):
         raise refused.explained()
-    free: dict[str, Any] = dict.fromkeys(fixed)
-    if remedies := _remedies(graph, cluster, replace(options, **free), limits):
-        raise InfeasibleError(f"{head}, and without does {remedies[0]}.")
-    raise InfeasibleError(
-        f"{head}, nor does any other. Without them: {refused.explained()}"
-    )
+    said = ", ".join(f"{name}={value!r}" for name, value in fixed.items())
+    raise InfeasibleError(f"no strategy with {said} fits, and {others[0]} does.")
 
 
 def strategies_of(
     graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
 ) -> StrategyComparison:
     """The best of each kind of strategy, whether or not any fits."""
-    _, found = choices(graph, cluster, options, limits)
+    made = choices(graph, cluster, options, limits)
+    found = [one for choice in made for one in choice.found]
     return compared(found, choose(found))
 
 
@@ -74,9 +69,8 @@ def plan_placement(
     try:
         return with_verdict(plan_of(_fitting(graph, cluster, options), options))
     except NothingFitsError as fault:
-        remedies: list[str] = []
+        chosen, remedies = replace(options, missing="fallback"), list[str]()
         if options.training and options.objective == "latency":
-            chosen = replace(options, strategy="auto", missing="fallback")
             remedies = _remedies(graph, cluster, chosen, limits())
         raise fault.explained(*remedies) from None
 
@@ -101,7 +95,8 @@ def _remedies(
     graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
 ) -> list[str]:
     """A strategy that fits, and what it costs against the fastest that does not."""
-    _, found = choices(graph, cluster, options, limits, searched=False)
+    made = choices(graph, cluster, options, limits, searched=False)
+    found = [one for choice in made for one in choice.found]
     one = choose(found)
     if one is None:
         return []
@@ -120,17 +115,17 @@ def choices(
     limits: Limits,
     *,
     searched: bool = True,
-) -> "tuple[list[Choice], list[Candidate]]":
-    """What was tried of the whole model and with layers in slices, and all candidates.
+) -> "list[Choice]":
+    """What was tried of the whole model, and with layers in slices.
 
     Layers are cut only where a worker has no room for them, into more slices as long as
     that gains. The first choice is that of the whole model, if it is not fixed.
     """
     workers = workers_of(cluster)  # for slices, those with the most memory first
     workers.sort(key=lambda name: -cluster[name].memory_bytes)
-    made, found = list[Choice](), list[Candidate]()
+    made = list[Choice]()
 
-    def tried(split: Mapping[str, int]) -> list[Candidate]:
+    def tried(split: Mapping[str, int]) -> Candidate | None:
         for name, count in split.items():
             if not 2 <= count <= len(workers):
                 raise DeclarationError(
@@ -141,19 +136,17 @@ def choices(
         if split and limits.sliced is not None:
             known = replace(options, split=split)
             cut = limits.sliced({name: workers[:n] for name, n in split.items()})
-        one = Choice(cut, cluster, known, limits.obstacles, searched=searched)
-        made.append(one)
-        found.extend(one.found)
-        return one.found
+        made.append(Choice(cut, cluster, known, limits.obstacles, searched=searched))
+        return choose(made[-1].found)
 
     if options.split and limits.sliced is None:
         raise DeclarationError(
             f"split={dict(options.split)}: a Graph has no layers to cut. Give the net "
             "or the Keras model that it was read from."
         )
-    best = choose(tried(options.split or {}))
+    best = tried(options.split or {})
     if options.split is not None or limits.sliced is None or not workers:
-        return made, found
+        return made
     until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
     held = _held(graph, options)
     large = [n for n, size in held.items() if size > cluster[workers[0]].memory_bytes]
@@ -162,18 +155,16 @@ def choices(
         least = cluster[workers[count - 1]].memory_bytes
         if not names or sum(held[name] for name in names) > count * least:
             continue
-        own = choose(tried(dict.fromkeys(names, count)))
+        own = tried(dict.fromkeys(names, count))
         if own is not None:
             before, best = best, choose([own, *([best] if best else [])])
             if best is before or time.monotonic() > until:
                 break
-    return made, found
+    return made
 
 
 def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
     """Bytes of weights, gradients and slots of each layer that asks for no device."""
-    if isinstance(options.pins, Plan):
-        return {}
     graph = with_pins(graph, options.pins)
     times = 2 + slots_of(optimizer_name(options.optimizer)) if options.training else 1
     size = {w.name: w.bytes * (times if w.trainable else 1) for w in graph.weights}
@@ -196,12 +187,11 @@ class Choice(Trial):
         *,
         searched: bool = True,
     ) -> None:
-        free: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
-        self._plain = replace(options, **free)
+        self._plain = replace(options, **_FREE)
         evaluator = Evaluator.of(pinned(graph, self._plain), cluster, self._plain)
         groups = evaluator.resolve(options.missing)
         known = obstacles_of(graph) | dict(obstacles)
-        super().__init__(Space(evaluator, groups, known, options))
+        super().__init__(evaluator, groups, known, options)
         self.refused: NothingFitsError | None = None
         more = self._searched(graph) if searched else []
         self.until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
@@ -209,26 +199,22 @@ class Choice(Trial):
 
     def _searched(self, graph: Graph) -> list[Placed]:
         """The placements with the shortest step, and with the least maximum load."""
-        evaluator, cluster = self.space.evaluator, self.space.evaluator.cluster
-        known: list[Found] = []
+        evaluator, workers, known = self.evaluator, self.workers, list[Found]()
+        cluster = evaluator.cluster
         try:
             self._single = _fitting(graph, cluster, self._plain)
             known.append(self._single)
         except NothingFitsError as fault:
-            self._single, self.refused = fault.found, fault
+            self._single, self.refused = fault.args[0], fault
         tries: list[tuple[Graph, PlanOptions]] = []
-        if self.space.counts != [1]:
-            if not any(
-                evaluator.evaluate(device_of).fits
-                for name, device_of in evaluator.single_devices()
-                if name in self.space.workers
-            ):
-                share = scaled_graph(graph, max(1, graph.batch // _PIECES))
-                tries.append((share, self._plain))
-            seconds = _STAGES_SHARE * self._plain.time_limit
+        alone = [there for name, there in evaluator.single_devices() if name in workers]
+        if self.counts != [1] and not any(evaluator.evaluate(at).fits for at in alone):
+            share = scaled_graph(graph, max(1, graph.batch // _PIECES))
+            tries.append((share, self._plain))
+        seconds = _STAGES_SHARE * self._plain.time_limit
+        for way in ("pipeline", "free") if self.counts != [1] else ():
             even = replace(self._plain, objective="throughput", time_limit=seconds)
-            ways = "pipeline", "free"
-            tries += [(graph, replace(even, contiguity=way)) for way in ways]
+            tries.append((graph, replace(even, contiguity=way)))
         for one, options in tries:
             with suppress(NothingFitsError):
                 known.append(search(one, cluster, options))
@@ -252,4 +238,4 @@ class Choice(Trial):
         )
         groups = one.evaluator.resolve()
         found = Found(one.evaluator, groups, one.device_of, solution)
-        return with_verdict(plan_of(found, self.space.options), comparison)
+        return with_verdict(plan_of(found, self.options), comparison)

@@ -9,52 +9,53 @@ x executions    at once, or in micro-batches; recomputing where memory lacks
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from math import inf
 
-from splitnet.core.plan import Plan, Strategy, StrategyComparison
+from splitnet.core.errors import DeclarationError, listed
+from splitnet.core.plan import Plan, PlanOptions, Strategy, StrategyComparison
 from splitnet.core.replication import collapse, split_layers
 from splitnet.core.timeline import SCHEDULES, Execution
+from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, default_groups, evaluator_of
 from splitnet.planner.strategies.space import (
     Placed,
-    Space,
     device_counts,
     groups_of,
     may_move,
     obstacles_of,
+    placed_apart,
     stages,
     towers_of_a_part,
     towers_of_stages,
+    workers_of,
 )
 from splitnet.simulator.microbatch import pipeline_of, recomputed_parts
 
-_MICROBATCHES = 8
-"""Of stages these are tried first; more, or fewer, as long as that is better."""
-_AS_GOOD = 0.02
-"""Of the step: a simpler strategy may be slower than the fastest by so much."""
-_HOST_SECONDS = 1e-3
-"""Keras' fit takes so long between two steps: shorter ones do not differ."""
+_COUNTS = (1, 2, 4, 8, 16, 32)  # of micro-batches
+_FIRST_COUNT = 8  # of stages; then more, or fewer, as long as that is better
+_AS_GOOD = 0.02  # of the step: so much slower a simpler strategy may be
+_HOST_SECONDS = 1e-3  # between two steps of Keras' fit: shorter ones do not differ
+# Kinds of strategies, the simplest first.
 _KINDS = ("one device", "plan", "placement", "split", "towers", "pipeline")
-"""Kinds of strategies, the simplest first."""
 
 
 class Candidate:
     """A placement and how its parts run, simulated; `given` if it is that of a plan.
 
-    `rank` has the bytes that devices lack, then seconds: what is better is less. If it
-    `is_full`, weights and slots alone overfill a device, however the parts run. `kind`
-    is one of `_KINDS`; what is simpler has less `complexity`; `words` are the options
-    that fix this strategy, and `row` is its line in a comparison.
+    `rank` has the bytes that devices lack, then seconds. If it `is_full`, weights and
+    slots alone overfill a device. What is simpler has less `complexity`; `words` are
+    the options that fix this strategy, and `row` is its line in a comparison.
     """
 
     def __init__(
         self,
-        space: Space,
         evaluator: Evaluator,
         device_of: Mapping[str, str],
+        split: Mapping[str, int] | None = None,
         given: bool = False,
     ) -> None:
-        self.space, self.evaluator, self.device_of = space, evaluator, device_of
+        self.evaluator, self.device_of = evaluator, device_of
         self.execution = one = evaluator.execution
         self.found = found = evaluator.evaluate(device_of)
         self.fits, self.seconds = found.fits, found.timeline.seconds
@@ -63,7 +64,7 @@ class Candidate:
         self.is_full = any(m.weights + m.slots > d.memory_bytes for d, m in lasting)
         busy = found.timeline.compute_seconds
         devices = tuple(name for name, seconds in busy.items() if seconds > 0)
-        graph, split = evaluator.graph, space.options.split
+        graph = evaluator.graph
         self.towers = max((each.count for each in graph.towers.values()), default=1)
         used = {
             device_of[call.part]
@@ -136,10 +137,9 @@ def compared(
 
 
 def compare_plan(plan: Plan) -> StrategyComparison:
-    """Compare the ways to run a plan's model on its cluster, with the plan's costs.
+    """Compare a plan with other ways to run its model on its cluster; none is searched.
 
-    Nothing is searched: a pipeline keeps the plan's devices, or cuts the calls in their
-    order into stages of even work. Of a plan with slices no towers are tried.
+    A pipeline keeps the plan's devices, or has stages of even work.
     """
     whole = collapse(plan.graph)
     mine = replace(evaluator_of(plan), objective="latency")
@@ -148,26 +148,66 @@ def compare_plan(plan: Plan) -> StrategyComparison:
         obstacles["towers"] = "slices of layers are where the plan has them"
     once = replace(mine, execution=Execution())
     groups = default_groups(whole, plan.cluster)
-    space = Space(replace(once, graph=whole), groups, obstacles)
-    others = Trial(space).run([(once, plan.device_of)])
-    own = Candidate(space, mine, plan.device_of, given=True)
-    return compared([own, *(one for one in others if one.kind != "placement")])
+    trial = Trial(replace(once, graph=whole), groups, obstacles, PlanOptions())
+    trial.run([(once, plan.device_of)])
+    found = [Candidate(mine, plan.device_of, given=True), *trial.found]
+    return compared(one for one in found if one.kind != "placement")
 
 
 class Trial:
-    """Strategies in turn, simulated.
+    """The strategies of a graph in turn, simulated.
+
+    `obstacles` say why there are no "microbatches" or "towers"; what `options` fix and
+    cannot be raises a `DeclarationError`. `workers` may be used by towers and stages.
 
     A placement is left out where the busiest device alone takes longer than the best
     of its kind. Once a strategy fits, none begins after `until` on the clock.
     """
 
-    def __init__(self, space: Space, until: float = inf) -> None:
-        self.space, self.until = space, until
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        groups: Sequence[Group],
+        obstacles: Mapping[str, str],
+        options: PlanOptions,
+    ) -> None:
+        graph, training = evaluator.graph, evaluator.training
+        self.evaluator, self.groups, self.options = evaluator, groups, options
+        self.workers = workers_of(evaluator.cluster)
+        self.counts: Sequence[int] = [n for n in _COUNTS if n <= graph.batch]
+        if options.microbatches is not None:
+            self.counts = [options.microbatches]
+        elif not training or "microbatches" in obstacles:
+            self.counts = [1]
+        # Towers copy all but inputs and slices, if nothing else asks for a device.
+        self.may_copy = "towers" not in obstacles and all(
+            may_move(graph, part) or graph.part[part].kind == "slice"
+            for group in groups
+            if group.apart or not {*self.workers} <= {*group.allowed}
+            for part in group.parts
+        )
+        faults = list[str]()
+        for name, most, what in (
+            ("microbatches", graph.batch, "the batch"),
+            ("towers", max(len(self.workers), 1), "the devices for them"),
+        ):
+            count = getattr(options, name) or 1
+            if count > most:
+                faults.append(f"{name}={count} is more than {what}, {most}")
+            if count > 1 and name in obstacles:
+                why = obstacles[name]
+                faults.append(f"{name}={count} would not be exact: {why}")
+        if not training and (options.recompute or self.counts[0] > 1):
+            faults.append("microbatches= and recompute= are for training")
+        if options.schedule is not None and self.counts == [1]:
+            faults.append(f"schedule={options.schedule!r} is an order of micro-batches")
+        if faults:
+            raise DeclarationError(listed("such a strategy cannot be.", faults))
         self.found: list[Candidate] = []
-        self.ended_by_clock = False
+        self.until, self.ended_by_clock = inf, False
         self._best: dict[str, float] = {}  # seconds of what fits, by kind
 
-    def run(self, known: Iterable[Placed] = ()) -> list[Candidate]:
+    def run(self, known: Iterable[Placed] = ()) -> None:
         """Every strategy that may be chosen; `known` are placements that were searched.
 
         Of alternatives one that fits will do.
@@ -177,7 +217,7 @@ class Trial:
             limit = (1 + _AS_GOOD) * self._best.get(kind, inf)
             for evaluator, device_of in alternatives if counts else ():
                 if self._is_late():
-                    return self.found
+                    return
                 key = (evaluator.graph.parts, *device_of.values())
                 at_once, before = 1 in counts, len(self.found)
                 if (key, at_once) in done or evaluator.busiest(device_of) > limit:
@@ -189,35 +229,38 @@ class Trial:
                 done[key, at_once] = any(one.fits for one in self.found[before:])
                 if done[key, at_once]:
                     break
-        return self.found
 
     def _table(
         self, known: Iterable[Placed]
     ) -> Iterator[tuple[str, Iterable[Placed], Sequence[int]]]:
         """Kinds, alternative placements, and micro-batches."""
-        space, evaluator, workers = self.space, self.space.evaluator, self.space.workers
-        cluster, counts, fixed = evaluator.cluster, space.counts, space.options.towers
+        what, workers, counts = (self.evaluator, self.groups), self.workers, self.counts
+        evaluator, fixed = self.evaluator, self.options.towers
         once, more = [n for n in counts if n == 1], [n for n in counts if n > 1]
-        free = [device.name for device in cluster.free_devices]
-        home = [name for name in free if name == cluster.home.name]  # of weights
-        alone = (space.placed([d] * len(space.groups)) for d in evaluator.unlike(free))
-        everywhere = [("one device", [one]) for one in alone if one is not None]
+        free = [device.name for device in evaluator.cluster.free_devices]
+        alone = (placed_apart(*what, repeat(name)) for name in evaluator.unlike(free))
+        everywhere = [("one device", [*one]) for one in alone]
         everywhere += [("placement", [one]) for one in known]
         if fixed in (None, 1):
             yield from ((kind, placed, once) for kind, placed in everywhere)
             for count in reversed(device_counts(len(workers))):
-                yield "pipeline", stages(space, workers[:count]), more or once
-        if fixed != 1 and "towers" not in space.obstacles and space.is_free:
+                yield "pipeline", stages(*what, workers[:count]), more or once
+        if fixed != 1 and self.may_copy:
             most = min(len(workers), evaluator.graph.batch)
-            for count in reversed([fixed] if fixed else device_counts(most)):
-                for at in dict.fromkeys((*home, workers[0])) if count <= most else ():
+            towers = reversed([fixed] if fixed else device_counts(most))
+            sizes = reversed(device_counts(len(workers) // (fixed or 2)))
+            lines = [groups_of(workers, 1)[:count] for count in towers]
+            lines += [groups_of(workers, size)[: fixed or most] for size in sizes]
+            # Weights are on the host, or in the first tower.
+            home = [name for name in free if name == evaluator.cluster.home.name]
+            for devices in (line for line in lines if len(line) >= (fixed or 2)):
+                for place in (*home, None):
+                    if len(devices[0]) > 1:
+                        yield "towers", towers_of_stages(*what, devices, place), counts
+                        continue
                     for whole in (True, False):
-                        made = towers_of_a_part(space, workers[:count], at, whole=whole)
+                        made = towers_of_a_part(*what, devices, place, whole)
                         yield "towers", made, counts
-            for size in reversed(device_counts(len(workers) // (fixed or 2))):
-                groups = groups_of(workers, size)[: fixed or most]
-                for place in (*home, None) if len(groups) >= (fixed or 2) else ():
-                    yield "towers", towers_of_stages(space, groups, place), counts
         if fixed in (None, 1):
             yield from ((kind, placed, more) for kind, placed in everywhere)
 
@@ -227,12 +270,9 @@ class Trial:
         return late
 
     def _run_counts(self, placed: Placed, counts: Sequence[int], depth: int) -> None:
-        """A placement at once or in micro-batches: of stages, as many as are best.
-
-        On one device, so few that it fits.
-        """
-        schedule = self.space.options.schedule
-        start = min(counts, key=lambda n: abs(n - _MICROBATCHES) if depth > 1 else n)
+        """A placement in micro-batches, as many as are best; on one device, as fit."""
+        schedule = self.options.schedule
+        start = min(counts, key=lambda n: abs(n - _FIRST_COUNT) if depth > 1 else n)
         more = [count for count in counts if count >= start]
         fewer = [count for count in reversed(counts) if count < start]
         best, rank = start, (inf, inf)
@@ -250,13 +290,13 @@ class Trial:
 
     def _fitted(self, placed: Placed, execution: Execution) -> Candidate:
         """The placement run so, recomputing on devices that are full, until it fits."""
-        (evaluator, device_of), options = placed, self.space.options
+        (evaluator, device_of), options = placed, self.options
         names = [device.name for device in evaluator.cluster]
         if options.recompute:
             execution = replace(execution, recompute=tuple(names))
         while True:
             judge = replace(evaluator, execution=execution)
-            made = Candidate(self.space, judge, device_of)
+            made = Candidate(judge, device_of, options.split)
             self.found.append(made)
             if made.fits:
                 best = self._best.get(made.kind, inf)

@@ -16,9 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import BATCH_NORMS, Call, Graph, Towers
-from splitnet.core.plan import PlanOptions
 from splitnet.core.replication import (
     batch_shares,
     expand,
@@ -31,90 +29,26 @@ from splitnet.planner.evaluate import Evaluator, placed
 from splitnet.planner.problem import running_order
 from splitnet.simulator.units import scaled_graph
 
+Groups = Sequence[Group]
+Devices = Sequence[Sequence[str]]
 Placed = tuple[Evaluator, Mapping[str, str]]
 """What evaluates a placement of the parts of its graph, and the placement."""
 
 Slices = Mapping[str, Sequence[str]]
 """The devices of a layer's slices, by its name."""
 
-_MICROBATCHES = (1, 2, 4, 8, 16, 32)
-
 
 @dataclass(frozen=True)
 class Limits:
     """How a source can be divided, as far as its graph does not show it.
 
-    `obstacles` say why it cannot be cut into "microbatches", or copied into "towers",
-    and `obstacle` why a layer cannot be cut into so many slices, "" if it can.
-    `sliced` reads the source with slices; None if it has no layers.
+    `obstacles` say why it has no "microbatches" or "towers", `obstacle` why a layer has
+    not so many slices, "" if it can. `sliced` reads the source with slices, if it can.
     """
 
     obstacles: Mapping[str, str] = field(default_factory=dict)
     obstacle: Callable[[str, int], str] = lambda name, count: "it is in a graph"
     sliced: Callable[[Slices], Graph] | None = None
-
-
-class Space:
-    """What may be chosen: devices of each group of parts, and what `options` leave.
-
-    `obstacles` say why the model cannot be cut into "microbatches" or copied into
-    "towers"; `workers` may be used by towers and stages, `counts` are the micro-batches
-    that may be tried. `is_free` says that nothing but inputs and slices asks for a
-    device. What is fixed and cannot be raises a `DeclarationError`.
-    """
-
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        groups: Sequence[Group],
-        obstacles: Mapping[str, str],
-        options: PlanOptions | None = None,
-    ) -> None:
-        options = options or PlanOptions()
-        graph, training = evaluator.graph, evaluator.training
-        self.evaluator, self.groups = evaluator, groups
-        self.obstacles, self.options = obstacles, options
-        self.workers = workers_of(evaluator.cluster)
-        self.counts: Sequence[int] = [n for n in _MICROBATCHES if n <= graph.batch]
-        if options.microbatches is not None:
-            self.counts = [options.microbatches]
-        elif not training or "microbatches" in obstacles:
-            self.counts = [1]
-        self.is_free = bool(self.workers) and all(
-            may_move(graph, part) or graph.part[part].kind == "slice"
-            for group in groups
-            if group.apart or not {*self.workers} <= {*group.allowed}
-            for part in group.parts
-        )
-        faults, several = list[str](), (options.microbatches or 1) > 1
-        for name, most, what in (
-            ("microbatches", graph.batch, "the batch"),
-            ("towers", max(len(self.workers), 1), "the devices for them"),
-        ):
-            count = getattr(options, name) or 1
-            if count > most:
-                faults.append(f"{name}={count} is more than {what}, {most}")
-            if count > 1 and name in obstacles:
-                why = obstacles[name]
-                faults.append(f"{name}={count} would not be exact: {why}")
-        if not training and (options.recompute or several):
-            faults.append("microbatches= and recompute= are for training")
-        if options.schedule is not None and self.counts == [1]:
-            faults.append(f"schedule={options.schedule!r} is an order of micro-batches")
-        if faults:
-            raise DeclarationError(listed("such a strategy cannot be.", faults))
-
-    def placed(self, wanted: Iterable[str]) -> Placed | None:
-        """The groups on the wanted devices where they may be there, else on others.
-
-        None if two that must be apart would share a device.
-        """
-        device_of = placed(self.groups, wanted)
-        where = [device_of[group.parts[0]] for group in self.groups]
-        for group, device in zip(self.groups, where):
-            if any(where[other] == device for other in group.apart):
-                return None
-        return self.evaluator.as_run(device_of)
 
 
 def sees_batch(call: Call) -> bool:
@@ -143,7 +77,7 @@ def obstacles_of(graph: Graph) -> dict[str, str]:
 
 
 def workers_of(cluster: Cluster) -> list[str]:
-    """The devices that towers and stages may use: GPUs, or else all but the first."""
+    """The devices of towers and stages: GPUs, or else all but the first."""
     gpus = [d.name for d in cluster if d.kind == "gpu"]
     others = [d.name for d in cluster if d.name != cluster.home.name]
     return gpus if len(gpus) > 1 else others
@@ -177,29 +111,40 @@ def may_move(graph: Graph, part: str) -> bool:
     return one.kind == "input" or one.kind == "merge" and one.on == ("cpu",)
 
 
-def stages(space: Space, workers: Sequence[str]) -> Iterator[Placed]:
+def placed_apart(
+    evaluator: Evaluator, groups: Groups, wanted: Iterable[str]
+) -> Iterator[Placed]:
+    """Groups where they are wanted, or may be; nothing if some must be apart there."""
+    device_of = placed(groups, wanted)
+    where = [device_of[group.parts[0]] for group in groups]
+    if not any(where[i] == at for one, at in zip(groups, where) for i in one.apart):
+        yield evaluator.as_run(device_of)
+
+
+def stages(
+    evaluator: Evaluator, groups: Groups, workers: Sequence[str]
+) -> Iterator[Placed]:
     """A stage of parts on each device, or on as many as there are parts.
 
     Their work is even, or their memory, or both. A stage takes as long as the longer of
     its work and what crosses its ends, because copies overlap with work (Harlap et al.,
     PipeDream, 2018).
     """
-    evaluator, step = space.evaluator, space.evaluator.step
+    step, kinds = evaluator.step, {p.name: p.kind for p in evaluator.graph.parts}
     after: list[dict[int, None]] = [{} for _ in step.units]
     for edge in step.edges:
         after[edge.source] |= dict.fromkeys(edge.readers)
-    kinds = {part.name: part.kind for part in evaluator.graph.parts}
-    number = {part: i for i, one in enumerate(space.groups) for part in one.parts}
+    number = {part: i for i, one in enumerate(groups) for part in one.parts}
     group = [number[part] for part in step.parts]  # of each unit
     line = [
         i
         for i in dict.fromkeys(group[unit] for unit in running_order(after))
-        if {kinds[part] for part in space.groups[i].parts} != {"input"}
+        if {kinds[part] for part in groups[i].parts} != {"input"}
     ]
     if len(line) < 2:
         return
     workers = workers[: len(line)]
-    parts = [space.groups[i].parts for i in line]
+    parts = [groups[i].parts for i in line]
     place = {i: at for at, i in enumerate(line)}
     link = evaluator.costs.link(workers[0], workers[-1], evaluator.cluster)
     crossing = np.zeros(len(line) + 1)  # seconds of the tensors across each cut
@@ -215,17 +160,16 @@ def stages(space: Space, workers: Sequence[str]) -> Iterator[Placed]:
     for mix in (0.0, 0.5, 1.0):  # the share of memory in what is even
         both = (1 - mix) * work / total + mix * held / (held.sum() or 1)
         cut = _even(both, (1 - mix) * crossing / total, len(workers))
-        wanted = [evaluator.cluster.home.name] * len(space.groups)
+        wanted = [evaluator.cluster.home.name] * len(groups)
         for at, i in enumerate(line):
             wanted[i] = workers[sum(at >= start for start in cut)]
-        if (made := space.placed(wanted)) is not None:
-            yield made
+        yield from placed_apart(evaluator, groups, wanted)
 
 
 def _even(
     weights: npt.ArrayLike, crossing: npt.ArrayLike, count: int
 ) -> tuple[int, ...]:
-    """Where to cut a line into stages so that the heaviest is lightest. O(n^2 count).
+    """Where to cut a line so that the heaviest stage is lightest. O(n^2 count).
 
     A stage weighs what is in it, or what crosses one of its ends, if that is more.
 
@@ -248,19 +192,22 @@ def _even(
 
 
 def towers_of_a_part(
-    space: Space, workers: Sequence[str], home: str, *, whole: bool
+    evaluator: Evaluator,
+    groups: Groups,
+    devices: Devices,
+    home: str | None,
+    whole: bool,
 ) -> Iterator[Placed]:
-    """Towers on each worker of all calls, or of all but those with large weights.
+    """Towers on each device of all calls, or of all but those with large weights.
 
-    The weights of towers are at `home`; they go to each tower in every step, and their
-    gradients back. So if not the `whole` model is copied, groups are kept on one device
-    whose weights are larger than what they read and give; there may be none. Slices of
-    a layer are always kept.
+    Weights go from `home` to each tower in every step, and their gradients back. So if
+    not the `whole` model is copied, groups are kept on one device whose weights are
+    larger than what they read and give. Slices of a layer are always kept.
     """
-    evaluator, kept = space.evaluator, dict[str, str]()
-    graph, held = evaluator.graph, dict.fromkeys(workers, 0)
+    graph, kept = evaluator.graph, dict[str, str]()
+    held = {device: 0 for [device] in devices}
     large = list[tuple[int, Group]]()
-    for group in space.groups:
+    for group in groups:
         if any(graph.part[part].kind == "slice" for part in group.parts):
             kept |= dict.fromkeys(group.parts, group.allowed[0])
         elif not whole and (size := _lasting_bytes(graph, group)):
@@ -273,8 +220,7 @@ def towers_of_a_part(
         pieces, names = in_pieces(graph, kept)
         one = replace(evaluator, graph=pieces, regroup=False)
         there = dict.fromkeys(pieces.part, evaluator.cluster.home.name) | kept
-        groups = [(worker,) for worker in workers]
-        yield from _copied(one, there, dict.fromkeys(names, 0), groups, home)
+        yield from _copied(one, there, dict.fromkeys(names, 0), devices, home)
 
 
 def _lasting_bytes(graph: Graph, group: Group) -> int:
@@ -292,44 +238,46 @@ def _lasting_bytes(graph: Graph, group: Group) -> int:
 
 
 def towers_of_stages(
-    space: Space, groups: Sequence[Sequence[str]], home: str | None
+    evaluator: Evaluator,
+    groups: Groups,
+    devices: Devices,
+    home: str | None,
 ) -> Iterator[Placed]:
-    """Stages on the first group of devices, copied to the others."""
-    index = {device: i for i, device in enumerate(groups[0])}
-    for one, device_of in stages(space, groups[0]):
+    """Stages on the first devices, copied to the other ones."""
+    index = {device: i for i, device in enumerate(devices[0])}
+    for one, device_of in stages(evaluator, groups, devices[0]):
         parts = {
             part.name: index[device_of[part.name]]
             for part in one.graph.parts
             if part.kind != "input" and device_of[part.name] in index
         }
-        yield from _copied(one, device_of, parts, groups, home)
+        yield from _copied(one, device_of, parts, devices, home)
 
 
 def _copied(
     one: Evaluator,
     at: Mapping[str, str],
     index: Mapping[str, int],
-    groups: Sequence[Sequence[str]],
+    devices: Devices,
     home: str | None,
 ) -> Iterator[Placed]:
-    """A placement `at` with some parts as towers, one on each group of devices.
+    """A placement `at` with some parts as towers, one on each row of devices.
 
-    `index` has the parts that are copied, and which device of each group is theirs; the
-    weights are at `home`, or in the first tower. There is none if towers would send the
-    rows of a table's gradient to a worker: TensorFlow puts them together on the first
-    device of the machine.
+    `index` has the parts that are copied, and which device of each row is theirs; the
+    weights are at `home`, or in the first tower. No tower sends the rows of a table's
+    gradient to a worker: TensorFlow puts them together on the machine's first device.
     """
     graph, default = one.graph, one.cluster.home.name
     calls = (call for name in index for call in graph.calls_of[name])
     if home != default and any(call.lookups for call in calls):
         return
     norm = BATCH_NORMS[any(map(sees_batch, graph.calls))]
-    homes = {name: home or groups[0][i] for name, i in index.items()}
+    homes = {name: home or devices[0][i] for name, i in index.items()}
     towers = {
-        name: Towers(tuple((group[i],) for group in groups), (homes[name],), norm)
+        name: Towers(tuple((row[i],) for row in devices), (homes[name],), norm)
         for name, i in index.items()
     }
-    sizes = {*batch_shares(graph.batch, len(groups)), 1}
+    sizes = {*batch_shares(graph.batch, len(devices)), 1}
     made = expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}
     reader = {  # the device of the first other part that reads what towers give
@@ -341,6 +289,6 @@ def _copied(
         device_of[name] = reader.get(name, default)
         if weights_part(name) in device_of:
             device_of[weights_part(name)] = homes[name]
-        for k, group in enumerate(groups):
-            device_of[tower_part(name, k)] = group[i]
+        for k, row in enumerate(devices):
+            device_of[tower_part(name, k)] = row[i]
     yield replace(one, graph=made), device_of

@@ -67,8 +67,14 @@ def free_problem(graph, cluster):
         step_graph(graph, cluster, units="calls"),
         cluster,
         [Group((), names) for _ in graph.calls],
-        group_of_unit=range(len(graph.calls)),
+        range(len(graph.calls)),
     )
+
+
+def with_room(problem, room, cut_penalty):
+    """The problem with so many bytes on each device, and with a cut penalty."""
+    graph = problem.graph._replace(capacity_bytes=np.array(room, np.float64))
+    return replace(problem, graph=graph, cut_penalty=cut_penalty)
 
 
 def step_problem(count, seed, *, gpus=2, cut_penalty=0.0):
@@ -93,14 +99,8 @@ def step_problem(count, seed, *, gpus=2, cut_penalty=0.0):
     step = step_graph(graph, cluster, units="calls", training=seed % 4 != 3)
     total = sum(unit.weight_bytes for unit in step.units) * (4 if seed % 4 != 3 else 1)
     share = draw.choice((0.5, 0.8, 3.0))
-    return problem_of(
-        step,
-        cluster,
-        groups,
-        group_of_unit=range(count),
-        capacity=[share * total + 2e7] * gpus + [2.0 * total + 1e9],
-        cut_penalty=cut_penalty,
-    )
+    room = [share * total + 2e7] * gpus + [2.0 * total + 1e9]
+    return with_room(problem_of(step, cluster, groups, range(count)), room, cut_penalty)
 
 
 def calls_problem(seed):
@@ -157,17 +157,13 @@ def random_loads(count, seed, *, cut_penalty=0.0):
     a, b = draw.sample(range(count), 2)
     apart = {a: (b,), b: (a,)} if seed % 2 else {}
     names = tuple(device.name for device in cluster)
-    return problem_of(
-        step_graph(graph, cluster, units="calls"),
-        cluster,
-        [
-            Group((), names[:-1] if draw.random() < 0.1 else names, apart.get(i, ()))
-            for i in range(count)
-        ],
-        group_of_unit=range(count),
-        capacity=[room, room, inf],
-        cut_penalty=cut_penalty,
-    )
+    groups = [
+        Group((), names[:-1] if draw.random() < 0.1 else names, apart.get(i, ()))
+        for i in range(count)
+    ]
+    step = step_graph(graph, cluster, units="calls")
+    problem = problem_of(step, cluster, groups, range(count))
+    return with_room(problem, [room, room, inf], cut_penalty)
 
 
 def best_of_all(problem, objective, contiguity):

@@ -21,7 +21,7 @@ def test_makespan_equals_the_event_loop(make, seed):
     for share in (0.0, 0.02, 0.1, 0.3, 1.0) * 3:
         turns = np.cumsum(draw.random(groups) < share)
         place = draw.integers(problem.device_count, size=groups + 1)[turns]
-        seconds = problem.step_seconds(place)
+        seconds, _ = problem.simulated(place)
 
         assert makespan(tasks, place, inf) == pytest.approx(seconds, rel=1e-12)
         assert makespan(tasks, place, seconds * 0.999) == inf

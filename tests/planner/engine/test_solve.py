@@ -61,7 +61,7 @@ def test_no_placement_of_calls_is_below_the_bound(seed):
         place = draw.integers(3, size=61)[np.cumsum(draw.random(60) < share)]
         place = np.where(problem.graph.allowed[np.arange(60), place], place, kinds)
 
-        assert problem.step_seconds(place) >= bound
+        assert problem.simulated(place)[0] >= bound
 
 
 @pytest.mark.parametrize("calls", [7, 15, 21, 40])
@@ -70,7 +70,7 @@ def test_bound_of_a_chain_is_one_device(calls):
     box, graph = Cluster.of("2*gpu"), chain_graph(calls)
     evaluator = Evaluator.of(graph, box, PlanOptions(training=False, regroup=True))
     problem = evaluator.problem_of(free_groups(graph, box))
-    value = problem.step_seconds(np.zeros(calls, np.int64))
+    value, _ = problem.simulated(np.zeros(calls, np.int64))
 
     assert lower_bound(problem, "latency") == pytest.approx(value, rel=1e-5)
 
@@ -103,7 +103,7 @@ def test_clock_ends_a_search_and_says_so():
 def test_without_time_the_gpus_are_still_used(calls):
     """No GPU has room for all, four have: the first start is packed onto them."""
     problem = free_problem(random_graph(calls, 1), Cluster.of("4*gpu", "cpu"))
-    room = 0.4 * problem.held_bytes(np.zeros(calls, np.int64))[0]
+    room = 0.4 * problem.simulated(np.zeros(calls, np.int64))[1][0]
     graph = problem.graph._replace(capacity_bytes=np.array([room] * 4 + [1e12]))
     problem = replace(problem, graph=graph)
 
@@ -163,7 +163,7 @@ def test_ten_branches_on_three_small_gpus_fit(seed):
     problem = free_problem(random_graph(10, 50 + seed), Cluster.of("3*gpu"))
     draw = np.random.default_rng(0)
     places = [draw.integers(3, size=10) for _ in range(300)]
-    least = min(problem.held_bytes(place).max() for place in places)
+    least = min(problem.simulated(place)[1].max() for place in places)
     graph = problem.graph._replace(capacity_bytes=np.full(3, 1.03 * least))
 
     found = solve(
