@@ -10,7 +10,7 @@ from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
 from splitnet.planner.strategies.candidates import compare_plan
 from splitnet.simulator.event_loop import run_step
 
-_MOST_PLAYS = 400_000  # calls simulated to find advice: a second or two
+_MOST_PLAYS = 60_000  # calls simulated to find advice: a second or two
 _MOST_COMPARED = 200  # calls of a graph whose strategies are compared for its verdict
 _WORTH_SAYING = 0.02  # of the value: advice that saves less is not given
 _MOST_ADVICE = 3

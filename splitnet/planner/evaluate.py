@@ -148,8 +148,8 @@ class Evaluator:
     def figures(self, device_of: Mapping[str, str], bound: float) -> dict[str, Any]:
         """What a plan says of a placement; `bound` is what is known of its value."""
         found = self.evaluate(device_of)
-        same = {n: getattr(found, n) for n in ("memory", "timeline", "value")}
-        return same | {"bound": min(bound, found.value)}
+        figures = {"memory": found.memory, "timeline": found.timeline}
+        return figures | {"value": found.value, "bound": min(bound, found.value)}
 
     def load_of(self, device_of: Mapping[str, str]) -> float:
         """Load of the busiest device: what the objective "throughput" counts."""
@@ -171,13 +171,6 @@ class Evaluator:
         """Seconds that a part computes on a device."""
         seconds = self.step.unit_seconds[self._number[device]]
         return sum(seconds[unit] for unit in self._units.get(part, ()))
-
-    def busiest(self, device_of: Mapping[str, str]) -> float:
-        """Seconds that the busiest device computes: no step is shorter."""
-        seconds = dict.fromkeys(device_of.values(), 0.0)
-        for part in self._units:
-            seconds[device_of[part]] += self.load(part, device_of[part])
-        return max(seconds.values())
 
     def need(self, parts: Sequence[str]) -> Memory:
         """What some parts need wherever they are, without copies."""
@@ -202,9 +195,8 @@ class Evaluator:
 
     def unlike(self, names: Sequence[str]) -> list[str]:
         """The first of each sort of devices that differ in speed, links or memory."""
-        return list({self.sort_of[name]: name for name in reversed(names)}.values())[
-            ::-1
-        ]
+        first = {self.sort_of[name]: name for name in reversed(names)}
+        return [name for name in names if first[self.sort_of[name]] == name]
 
     @cached_property
     def sort_of(self) -> dict[str, int]:

@@ -62,22 +62,17 @@ def execution_of(
     `recompute="auto"` does so on devices whose memory the plan overfills.
     """
     known, again = plan.execution, plan.execution.recompute
-    if microbatches is None:
-        microbatches = known.microbatches
+    count = known.microbatches if microbatches is None else microbatches
     if schedule is None:
-        schedule = known.schedule if microbatches != 1 else SCHEDULES[0]
-    if not (recompute is None or isinstance(recompute, bool) or recompute == "auto"):
-        raise DeclarationError(
-            f"recompute= must be True, False or 'auto'. Received: {recompute!r}."
-        )
-    if isinstance(recompute, bool):
-        again = tuple(device.name for device in plan.cluster if recompute)
-    elif recompute:
+        schedule = known.schedule if count != 1 else SCHEDULES[0]
+    if recompute == "auto":
         again = tuple(lacking_bytes(plan.cluster, plan.memory))
-    made = Execution(microbatches, schedule, again)
-    if microbatches > plan.batch:
+    elif recompute is not None:
+        again = tuple(device.name for device in plan.cluster if recompute)
+    made = Execution(count, schedule, again)
+    if count > plan.batch:
         raise DeclarationError(
-            f"microbatches={microbatches} must be from 1 to the batch, {plan.batch}."
+            f"microbatches={count} must be from 1 to the batch, {plan.batch}."
         )
     return made
 

@@ -23,8 +23,9 @@ from splitnet.core.replication import MOMENTS, broadcast_inputs
 Row = tuple[float, ...]
 Units = Sequence[tuple[int, ...]]
 """The calls of each unit; units stand in an order in which they may run."""
-_SIZES = "output_bytes", "activation_bytes", "workspace_bytes", "early_bytes"
-_WORK = "forward_flops", "backward_flops", "moved_bytes"
+_SIZES = ["output_bytes", "activation_bytes", "workspace_bytes", "early_bytes"]
+_SIZES += ["inner_bytes"]
+_WORK = ["forward_flops", "backward_flops", "moved_bytes", "transfer_seconds"]
 
 
 def scaled_graph(graph: Graph, batch: int) -> Graph:
@@ -52,17 +53,15 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
         return (batch, *sizes[1:]) if sizes and sizes[0] == graph.batch else sizes
 
     def scaled(call: Call) -> Call:
-        known, inner = call.transfer_seconds, call.inner_bytes
-        sizes: dict[str, Any] = {name: size(getattr(call, name)) for name in _SIZES}
-        return replace(
-            call,
-            output_shapes=tuple(map(shape, call.output_shapes)),
-            **sizes,
-            **{name: getattr(call, name) * share for name in _WORK},
-            inner_bytes=None if inner is None else size(inner),
-            seconds_on=tuple((kind, s * share) for kind, s in call.seconds_on),
-            transfer_seconds=None if known is None else known * share,
-        )
+        known = {name: getattr(call, name) for name in (*_SIZES, *_WORK)}
+        grown: dict[str, Any] = {
+            name: size(count) if name in _SIZES else count * share
+            for name, count in known.items()
+            if count is not None
+        }
+        seconds = tuple((kind, count * share) for kind, count in call.seconds_on)
+        shapes = tuple(map(shape, call.output_shapes))
+        return replace(call, output_shapes=shapes, seconds_on=seconds, **grown)
 
     calls = (call if call.name in whole else scaled(call) for call in graph.calls)
     tensors = (

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import tensorflow as tf
@@ -53,7 +53,7 @@ def emit(
     *,
     microbatches: int | None = None,
     schedule: str | None = None,
-    recompute: bool | str | None = None,
+    recompute: bool | Annotated[str, ("auto",)] | None = None,
     xla: bool | None = None,
     copy: bool = True,
 ) -> Any:

@@ -160,8 +160,7 @@ class Trial:
     `obstacles` say why there are no "microbatches" or "towers"; what `options` fix and
     cannot be raises a `DeclarationError`. `workers` may be used by towers and stages.
 
-    A placement is left out where the busiest device alone takes longer than the best
-    of its kind. Once a strategy fits, none begins after `until` on the clock.
+    Once a strategy fits, none begins after `until` on the clock.
     """
 
     def __init__(
@@ -205,46 +204,38 @@ class Trial:
             raise DeclarationError(listed("such a strategy cannot be.", faults))
         self.found: list[Candidate] = []
         self.until, self.ended_by_clock = inf, False
-        self._best: dict[str, float] = {}  # seconds of what fits, by kind
 
     def run(self, known: Iterable[Placed] = ()) -> None:
         """Every strategy that may be chosen; `known` are placements that were searched.
 
         Of alternatives one that fits will do.
         """
-        done: dict[object, bool] = {}  # whether a placement fits at once
-        for kind, alternatives, counts in self._table(known):
-            limit = (1 + _AS_GOOD) * self._best.get(kind, inf)
-            for evaluator, device_of in alternatives if counts else ():
+        seen = set[object]()
+        for alternatives, counts in self._table(known):
+            for evaluator, device_of in alternatives:
                 if self._is_late():
                     return
-                key = (evaluator.graph.parts, *device_of.values())
-                at_once, before = 1 in counts, len(self.found)
-                if (key, at_once) in done or evaluator.busiest(device_of) > limit:
-                    continue
-                depth = pipeline_of(evaluator.graph, device_of, Execution()).depth
-                if depth < 2 and done.get((key, True)):
-                    continue  # pieces of what fits gain nothing on one device
-                self._run_counts((evaluator, device_of), counts, depth)
-                done[key, at_once] = any(one.fits for one in self.found[before:])
-                if done[key, at_once]:
+                before = len(self.found)
+                if (key := (evaluator.graph.parts, *device_of.values())) not in seen:
+                    seen.add(key)
+                    self._run_counts((evaluator, device_of), counts)
+                if any(one.fits for one in self.found[before:]):
                     break
 
     def _table(
         self, known: Iterable[Placed]
-    ) -> Iterator[tuple[str, Iterable[Placed], Sequence[int]]]:
-        """Kinds, alternative placements, and micro-batches."""
+    ) -> Iterator[tuple[Iterable[Placed], Sequence[int]]]:
+        """Alternative placements, and micro-batches."""
         what, workers, counts = (self.evaluator, self.groups), self.workers, self.counts
         evaluator, fixed = self.evaluator, self.options.towers
-        once, more = [n for n in counts if n == 1], [n for n in counts if n > 1]
         free = [device.name for device in evaluator.cluster.free_devices]
-        alone = (placed_apart(*what, repeat(name)) for name in evaluator.unlike(free))
-        everywhere = [("one device", [*one]) for one in alone]
-        everywhere += [("placement", [one]) for one in known]
         if fixed in (None, 1):
-            yield from ((kind, placed, once) for kind, placed in everywhere)
+            for name in evaluator.unlike(free):
+                yield placed_apart(*what, repeat(name)), counts
+            yield from (([one], counts) for one in known)
+            more = [count for count in counts if count > 1] or counts
             for count in reversed(device_counts(len(workers))):
-                yield "pipeline", stages(*what, workers[:count]), more or once
+                yield stages(*what, workers[:count]), more
         if fixed != 1 and self.may_copy:
             most = min(len(workers), evaluator.graph.batch)
             towers = reversed([fixed] if fixed else device_counts(most))
@@ -256,30 +247,38 @@ class Trial:
             for devices in (line for line in lines if len(line) >= (fixed or 2)):
                 for place in (*home, None):
                     if len(devices[0]) > 1:
-                        yield "towers", towers_of_stages(*what, devices, place), counts
+                        yield towers_of_stages(*what, devices, place), counts
                         continue
                     for whole in (True, False):
                         made = towers_of_a_part(*what, devices, place, whole)
-                        yield "towers", made, counts
-        if fixed in (None, 1):
-            yield from ((kind, placed, more) for kind, placed in everywhere)
+                        yield made, counts
 
     def _is_late(self) -> bool:
-        late = bool(self._best) and time.monotonic() > self.until
+        late = time.monotonic() > self.until and any(one.fits for one in self.found)
         self.ended_by_clock |= late
         return late
 
-    def _run_counts(self, placed: Placed, counts: Sequence[int], depth: int) -> None:
-        """A placement in micro-batches, as many as are best; on one device, as fit."""
-        schedule = self.options.schedule
-        start = min(counts, key=lambda n: abs(n - _FIRST_COUNT) if depth > 1 else n)
+    def _run_counts(self, placed: Placed, counts: Sequence[int]) -> None:
+        """A placement at once; on one device in as few micro-batches as fit.
+
+        Of stages in as many as are best, if it may be.
+        """
+        evaluator, device_of = placed
+        depth = pipeline_of(evaluator.graph, device_of, Execution()).depth
+        if 1 in counts:
+            one = self._fitted(placed, Execution())
+            if one.is_full or depth < 2 and one.fits:
+                return
+        counts = [count for count in counts if count > 1]
+        first = _FIRST_COUNT if depth > 1 else 1
+        start = min(counts, key=lambda n: abs(n - first), default=1)
         more = [count for count in counts if count >= start]
         fewer = [count for count in reversed(counts) if count < start]
-        best, rank = start, (inf, inf)
+        schedule, best, rank = self.options.schedule, start, (inf, inf)
         for line in (more, fewer):
             for count in line if best == start else ():
-                order = schedule or SCHEDULES[count > 1]
-                one = self._fitted(placed, Execution(count, order))
+                how = Execution(count, schedule or SCHEDULES[1])
+                one = self._fitted(placed, how)
                 if one.is_full or self._is_late() or depth < 2 and one.fits:
                     return
                 if depth > 1 and one.rank > rank:
@@ -298,9 +297,6 @@ class Trial:
             judge = replace(evaluator, execution=execution)
             made = Candidate(judge, device_of, options.split)
             self.found.append(made)
-            if made.fits:
-                best = self._best.get(made.kind, inf)
-                self._best[made.kind] = min(best, made.seconds)
             if made.fits or options.recompute is not None or not evaluator.training:
                 return made
             full = {*execution.recompute, *made.found.lacking}
