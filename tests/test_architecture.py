@@ -161,7 +161,6 @@ def test_one_import_turned_round_is_found(tmp_path, module, line, faults):
 
 
 def test_only_the_edge_names_a_framework():
-    """Core, simulator, planner and view import neither Keras nor TensorFlow."""
     strays = [
         f"{name} imports {target}"
         for name, path in MODULES.items()
@@ -174,7 +173,6 @@ def test_only_the_edge_names_a_framework():
 
 
 def test_files_and_folders_are_small_and_say_what_they_are_for():
-    """A file has 500 lines at most and a docstring, a folder 12 files."""
     large = [n for n, p in MODULES.items() if len(p.read_text().splitlines()) > 500]
     files = [n for n, p in MODULES.items() if p.name != "__init__.py"]
     folders = Counter(name.rpartition(".")[0] for name in files)
@@ -238,7 +236,6 @@ def test_type_checkers_and_the_lazy_imports_see_the_same_names():
 
 @pytest.mark.tf
 def test_every_public_name_resolves():
-    """Each name of `__all__` is there, and `dir` shows them; another is an error."""
     missing = [name for name in splitnet.__all__ if not hasattr(splitnet, name)]
 
     assert missing == []
@@ -248,7 +245,6 @@ def test_every_public_name_resolves():
 
 
 def test_the_project_names_no_machine():
-    """No file of the project names a path of the machine it was written on."""
     places = ("/" + "work/", "/" + "tmp/venv", "/" + "root/")
     patterns = "*.md *.toml splitnet/**/*.py docs/**/*.md docs/**/*.svg examples/*.py"
     strays = [

@@ -24,7 +24,6 @@ def commands():
 
 
 def test_every_command_is_documented():
-    """The page about the command line has a row for every command and every verb."""
     text = (DOCS / "command-line.md").read_text(encoding="utf-8")
 
     assert len(commands()) >= 13
@@ -36,7 +35,6 @@ OF_THE_ZOO = "--all --devices --save --others"  # of benchmarks/zoo.py
 
 
 def test_options_in_pages_exist():
-    """An option that a page names is an option of splitnet, or of a tool named here."""
     known = {*OF_OTHERS.split(), *OF_THE_ZOO.split()}
     for command in commands().values():
         known.update(*(parameter.opts for parameter in command.params))
@@ -88,7 +86,6 @@ def test_every_setting_is_documented():
 
 
 def test_compatibility_says_what_the_package_asks_for():
-    """The versions on the page are those of pyproject.toml."""
     page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     pythons = re.findall(r"Programming Language :: Python :: (3\.\d+)", text)
@@ -102,7 +99,6 @@ def test_compatibility_says_what_the_package_asks_for():
 
 @pytest.mark.tf
 def test_signatures_on_the_page_of_names_are_the_codes():
-    """Every call shown has the arguments and defaults that the function has."""
     import splitnet
 
     text = (DOCS / "api.md").read_text(encoding="utf-8")
@@ -135,7 +131,6 @@ def test_signatures_on_the_page_of_names_are_the_codes():
 
 
 def test_lines_of_the_cheat_sheet_are_calls_of_the_code():
-    """Each line parses, and its functions take the arguments that it gives by name."""
     import splitnet
 
     owners = {"sn": splitnet, "net": splitnet.Net, "plan": splitnet.Plan}

@@ -29,7 +29,6 @@ PLAN = (
 
 
 def built(folder, source, kind):
-    """Build an sdist or a wheel of a source tree with this environment's hatchling."""
     words = ["-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
     subprocess.run(
         [sys.executable, *words], cwd=source, check=True, capture_output=True
@@ -40,7 +39,6 @@ def built(folder, source, kind):
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
-    """The sdist, unpacked."""
     folder = tmp_path_factory.mktemp("sdist")
     with tarfile.open(built(folder, ROOT, "sdist")) as archive:
         if hasattr(tarfile, "data_filter"):  # the first patches of 3.11 have none
@@ -51,7 +49,6 @@ def sdist(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(sdist, tmp_path_factory):
-    """The wheel that the sdist makes, unpacked as pip would."""
     folder = tmp_path_factory.mktemp("wheel")
     with zipfile.ZipFile(built(folder, sdist, "wheel")) as archive:
         archive.extractall(folder / "site")
@@ -116,7 +113,6 @@ def test_the_sdist_can_be_tested_and_documented(sdist):
 
 
 def test_the_version_is_in_one_place():
-    """pyproject.toml takes it from the module; the citation repeats it, held here."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     changelog = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")

@@ -92,7 +92,6 @@ def test_commands_of_pages_run(page, outcome):
 @pytest.mark.tf
 @pytest.mark.slow
 def test_a_page_that_fails_is_told(outcome):
-    """The runner of pages does not pass on everything."""
     assert "bad.md: Traceback" in outcome
     assert 'bad.md", line 4' in outcome
     assert "assert 1 == 2" in outcome
@@ -117,7 +116,6 @@ def words_in(picture):
     ],
 )
 def test_pictures_of_pages_are_what_the_code_draws(shown, drawn, folder, outcome):
-    """The pictures in the docs have the words that their program gives them now."""
     words = words_in(DOCS / "images" / shown)
 
     assert words
@@ -184,7 +182,6 @@ def test_links_of_pages_lead_somewhere():
 
 
 def test_readme_commands_need_nothing_but_python_and_pip():
-    """The two commands make their own environment and go through to the end."""
     demo, tests = blocks(ROOT / "README.md", "bash")[:2]
 
     for command, last in ((demo, "splitnet demo"), (tests, "python -m tests")):
@@ -194,7 +191,6 @@ def test_readme_commands_need_nothing_but_python_and_pip():
 
 
 def test_the_site_asks_no_other_host(tmp_path):
-    """The site builds without a warning, and no page loads anything from elsewhere."""
     done = run(["-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)], ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -59,7 +59,6 @@ def graph_of(
 
 
 def chain(length=3, *, flops=1e10, out=MIB):
-    """An input and `length` dense calls, one after the other."""
     names = ["x", *(f"c{i}" for i in range(length))]
     calls = [source("x", out)] + [
         call(n, flops=flops, out=out, weights=(f"{n}/w",)) for n in names[1:]
@@ -78,7 +77,6 @@ def inputs(*names):
 
 
 def diamond(*, flops=1e11):
-    """One call that feeds two, and a merge on the CPU."""
     calls = [
         source("x"),
         call("top", flops=flops / 10, weights=("top/w",)),

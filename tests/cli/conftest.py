@@ -33,7 +33,6 @@ def plan_file(tmp_path, saved_plan):
 
 @pytest.fixture
 def workload_file(tmp_path):
-    """A workload: a chain of three nodes, two accelerators and a core."""
     node = {"fpgaLatency": 1.0, "cpuLatency": 10.0, "size": 1}
     node |= {"supportedOnFpga": True, "isBackwardNode": False}
     machine = {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 100}
@@ -45,8 +44,6 @@ def workload_file(tmp_path):
 
 
 class Printed(NamedTuple):
-    """What a command printed."""
-
     out: str
     err: str
 

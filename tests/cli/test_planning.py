@@ -16,7 +16,6 @@ from tests.zoo import chain
 
 
 def test_plan_of_a_saved_plan_shows_its_table_or_figures(cli, plan_file, tmp_path):
-    """A machine that is not here; --json is one value; what is saved is a target."""
     saved = tmp_path / "saved.json"
     words = f"plan {plan_file} --cluster 2*gpu,cpu"
     printed = cli(f"{words} -o {saved}").out
@@ -35,7 +34,6 @@ def test_plan_of_a_saved_plan_shows_its_table_or_figures(cli, plan_file, tmp_pat
 
 
 def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
-    """--strategy auto; `simulate` runs the saved plan as it was chosen."""
     source, saved = tmp_path / "chain.json", tmp_path / "saved.json"
     plan_graph(chain(8, flops=1e12), Cluster.of("2*gpu"), time_limit=0.2).save(source)
     machine = ["--cluster", "2*gpu", "--memory", "30MiB"]
@@ -57,7 +55,6 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
     ],
 )
 def test_plan_that_cannot_be_is_a_no(words, code, said, cli, plan_file):
-    """An exit code, the reason on stderr, nothing on stdout, no traceback."""
     printed = cli(f"plan {plan_file} --cluster {words}", code)
     assert printed.out == ""
     assert printed.err.startswith("splitnet: ")
@@ -155,7 +152,6 @@ def test_score_of_a_workload_split(fpgas, code, said, cli, workload_file, tmp_pa
 
 
 def test_score_of_a_persons_placement(cli, plan_file, tmp_path):
-    """A person's placement gets the planner's figures, and no better ones."""
     mine = tmp_path / "mine.json"
     mine.write_text(json.dumps({"left": "gpu:0", "right": "gpu:0", "join": "cpu:0"}))
     person = cli(f"score {plan_file} {mine} --cluster 2*gpu,cpu --json").answer

@@ -15,7 +15,6 @@ from splitnet.core.serialization import write_cluster
 def test_simulate_shows_a_chart_writes_a_trace_and_answers_programs(
     cli, plan_file, tmp_path
 ):
-    """A lane per device on the screen, events in the file, all tasks in the JSON."""
     trace = tmp_path / "trace.json"
     assert "gpu:1" in cli(f"simulate {plan_file} --trace {trace}").out
     assert json.loads(trace.read_text())["traceEvents"]
@@ -92,7 +91,6 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
 def test_wrong_questions_are_answered_with_words(
     words, said, cli, tmp_path, plan_file, workload_file
 ):
-    """Exit code 2 and a message that says what was wrong; no traceback."""
     text, other = tmp_path / "text.json", tmp_path / "other.json"
     box = tmp_path / "box.toml"
     text.write_text("{ not json")
@@ -159,7 +157,6 @@ def test_help_has_examples(cli):
 def test_ctrl_c_while_planning_keeps_the_old_file(
     cli, plan_file, tmp_path, monkeypatch
 ):
-    """Exit code 130, "interrupted", and nothing is written."""
     # A program that a shell starts in the background ignores the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(sn, "plan", lambda *_, **__: signal.raise_signal(signal.SIGINT))

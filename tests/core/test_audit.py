@@ -57,7 +57,6 @@ def copied(**changes):
 
 
 def test_audit_of_a_faultless_step_is_clean():
-    """`check` hands the audit back; a row per part has the device of each aspect."""
     audit = audit_of(PLAN, SEEN)
     tell = {row.part: row for row in audit.rows}["tell"]
 
@@ -165,7 +164,6 @@ def test_audit_is_not_clean_where_nothing_was_seen():
 
 
 def test_audit_scales_planned_bytes_with_the_batch():
-    """Twice the samples make activations and gradients twice as large."""
     larger = tuple(replace(copy, bytes=2 * (copy.bytes or 0)) for copy in SEEN.copies)
     twice = replace(SEEN, copies=larger, batch=2 * PLAN.batch)
 

@@ -75,7 +75,6 @@ def test_measured_and_known_seconds_beat_the_estimate():
 
 
 def test_a_share_of_the_rows_takes_its_share_and_all_that_is_fixed():
-    """So do micro-batches and towers, whatever their calls are named."""
     whole = layer("Dense", 800.0, output_shapes=((8, 4),))
     half = replace(whole, name="tower", output_shapes=((4, 4),), forward_flops=400.0)
     wider = replace(half, forward_flops=800.0)

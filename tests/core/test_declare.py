@@ -10,7 +10,6 @@ BODY = object()
 
 
 def test_net_holds_what_was_declared():
-    """Branches stand in order, with their devices in canonical spelling."""
     net = sn.Net("small")
     x = net.input("x", (4, None), dtype="int32")
     a = net.branch("a", x, BODY, on="/GPU:1")
@@ -60,7 +59,6 @@ links = [{between = ["gpu:0", "gpu:1"], bandwidth = "300 GB/s"}]
 
 
 def test_load_reads_devices_and_links(tmp_path):
-    """Devices in the file's order, with presets; one is found however it is spelled."""
     path = tmp_path / "box.toml"
     path.write_text(BOX)
     box = Cluster.load(path)

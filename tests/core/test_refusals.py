@@ -45,12 +45,10 @@ def test_a_broken_graph_is_refused(change, said):
 
 
 def stored(**change):
-    """Decode the graph of a file in which some fields are others."""
     return decode(encode(GRAPH) | change, Graph, "graph")
 
 
 def device_of_a_file(**change):
-    """Decode the cluster of a file whose first device has some other fields."""
     values = encode(Cluster.of("2*gpu", "cpu"))
     values["devices"][0] |= change
     return decode(values, Cluster, "cluster")
@@ -74,7 +72,6 @@ def device_of_a_file(**change):
     ],
 )
 def test_decode_names_the_path_of_a_fault(change, message):
-    """Wrong types, numbers out of range, unknown fields, texts that are no device's."""
     of_device = change.keys() & {"target", "name", "flops_per_second"}
     with pytest.raises(PlanFileError, match=re.escape(message)):
         (device_of_a_file if of_device else stored)(**change)
@@ -135,7 +132,6 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
     ],
 )
 def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, message):
-    """Broken files, repeated keys, impossible values, with the file and the field."""
     path = tmp_path / "file"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(
@@ -168,7 +164,6 @@ def test_of_refuses_a_machine_that_cannot_be(names, words):
 
 
 def test_names_of_devices_and_quantities_are_checked():
-    """No memory, bandwidth or speed is negative, infinite or not a number."""
     for name in (
         "",
         "gpu:-1",
@@ -270,8 +265,6 @@ def test_fault_of_a_declaration_is_told(declare, words):
 
 
 def test_all_faults_come_at_once_with_their_lines():
-    """One error tells everything, each fault with the file and line it stands in."""
-
     def declare(net):
         net.branch("a", x(net), BODY, on="gpx:1")
         a = net.branch("a", x(net, "y"), BODY)

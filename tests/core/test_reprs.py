@@ -38,7 +38,6 @@ def test_repr_is_one_short_line():
 
 
 def test_plans_and_audits_show_themselves_in_a_notebook():
-    """A chart of the step, and a diagram with the table or the findings below."""
     audit = Audit(SMALL, (), (FINDING,), {})
 
     assert SMALL.timeline._repr_svg_().startswith("<svg")
@@ -51,7 +50,6 @@ def test_plans_and_audits_show_themselves_in_a_notebook():
 
 
 def test_nets_and_clusters_show_themselves_in_a_notebook():
-    """A box per declared branch with its device; a box and a line per device."""
     net = sn.Net("fusion")
     pixels = net.input("image<1>", (8,))
     seen = net.branch("see", pixels, lambda x: x, on="gpu:1")

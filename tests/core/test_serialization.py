@@ -21,7 +21,6 @@ from splitnet.core.serialization import read_values, write_bytes, write_json
 
 
 def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
-    """Folders, pipes, devices and circular links stay what they are."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
@@ -84,7 +83,6 @@ def test_writing_keeps_mode_and_link(tmp_path):
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
 def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch, error):
-    """No half of the new file is seen, and nothing is left beside it."""
     path = tmp_path / "plan.json"
     write_json({"old": 1}, path, "plan")
 

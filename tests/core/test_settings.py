@@ -51,7 +51,6 @@ def test_settings_code_beats_environment_beats_file(settled):
     ],
 )
 def test_options_take_the_usual_spellings(settled, name, given, value):
-    """Indices, quantities and flags as people write them, in code and environment."""
     assert settled({name: given})[name] == value
     if isinstance(given, str):
         assert settled(environ={f"SPLITNET_{name.upper()}": given})[name] == value
@@ -108,7 +107,6 @@ def test_all_faults_come_at_once(settled):
 
 
 def test_contradictions_between_origins_are_won_by_the_stronger(settled):
-    """A limit in the code sets the file's growth aside, and says so."""
     file, limit = "memory_growth = true\n", {"memory_limit": "4 GiB"}
 
     settings = settled(limit, file=file)
@@ -121,7 +119,6 @@ def test_contradictions_between_origins_are_won_by_the_stronger(settled):
 
 
 def test_settings_file_is_found_upwards_or_named(tmp_path):
-    """The nearest file counts, up to the root; SPLITNET_CONFIG beats the search."""
     (tmp_path / "splitnet.toml").write_text("cpu_threads = 1\n")
     (tmp_path / "named.toml").write_text("cpu_threads = 7\n")
     (tmp_path / "broken.toml").write_text("cpu_threads = = 1")

@@ -69,7 +69,6 @@ def test_following_all_advice_saves_what_it_says():
 
 
 def test_explain_gives_the_reason_and_the_other_devices():
-    """Every other device is tried; its price is what scoring the moved plan gives."""
     plan = plan_graph(two_towers(), BOX)
     explanation = plan.explain("tell")
     there = score(two_towers(), BOX, dict(plan.device_of) | {"tell": "gpu:0"})
@@ -83,7 +82,6 @@ def test_explain_gives_the_reason_and_the_other_devices():
 
 
 def test_explain_quotes_fallbacks_ties_and_memory_and_takes_a_layers_name():
-    """A substitute is explained by its fallback; a device without room is memory."""
     plan = plan_graph(two_towers(on=("gpu:0", "gpu:5")), BOX)
     calls = tuple(replace(c, layer=f"dense_{c.name}") for c in chain(2).calls)
     named = find_plan(replace(chain(2), calls=calls), BOX)
@@ -131,7 +129,6 @@ def test_words_and_reasons_agree_with_the_objective(objective, unit, best):
     ("objective", "row"), [("latency", "fullest"), ("throughput", "busiest")]
 )
 def test_compare_tells_what_moved(objective, row):
-    """From one plan to another: parts, step, transfers, what the objective counts."""
     options = {"objective": objective, "time_limit": 0.5}
     plan = plan_graph(wide(2), BOX, **options, pins={"b0": "gpu:0", "b1": "gpu:1"})
     other = plan_graph(wide(2), BOX, **options, pins={"b[01]": "gpu:0"})

@@ -51,7 +51,6 @@ def has_room(plan):
     ids=["tiny", "heavy", "wide", "short", "pinned", "tight", "large", "one cpu"],
 )
 def test_auto_chooses_what_suits_the_model(graph, cluster, wanted):
-    """A small model stays on one device; a heavy one is copied, spread, or staged."""
     plan = auto(graph, cluster)
 
     assert kind(plan) == wanted
@@ -132,7 +131,6 @@ def test_branches_stay_apart_where_memory_wants_micro_batches():
 
 
 def test_a_refusal_names_a_strategy_that_fits():
-    """What it says to type fits, and takes as many times the step as predicted."""
     box = sn.Cluster.of("2*gpu", "cpu", memory="40 MiB", cpu_memory="12 MiB")
     pins = {"c[0-3]": "gpu:0", "*": "gpu:1"}
     with pytest.raises(sn.InfeasibleError) as caught:
@@ -196,7 +194,6 @@ chosen, simulated = partial(auto, chain(4)), partial(sn.simulate, PINNED)
     ],
 )
 def test_what_cannot_be_fixed_is_refused(verb, options, words):
-    """Each message names the option and what it may be, of plans and simulations."""
     with pytest.raises(sn.DeclarationError, match=re.escape(words)):
         verb(**options)
 
@@ -224,7 +221,6 @@ def test_what_is_fixed_and_fits_nowhere_says_so():
 
 
 def test_a_chosen_plan_is_saved_and_compared(tmp_path):
-    """The file has the whole choice, the plan the strategies it was one of."""
     plan = auto(chain(8, flops=1e12), TIGHT)
     plan.save(tmp_path / "plan.json")
     loaded = sn.load_plan(tmp_path / "plan.json")
@@ -238,7 +234,6 @@ def test_a_chosen_plan_is_saved_and_compared(tmp_path):
 
 @pytest.mark.parametrize("graph", [chain(6, flops=1e12), wide(4)], ids=lambda g: g.name)
 def test_what_a_row_says_to_type_gives_that_row(graph):
-    """The call in each row is complete, and its plan takes as long as predicted."""
     found = sn.compare_strategies(graph, BOX, time_limit=0.2)
 
     assert len(found.all) >= 3
@@ -259,7 +254,6 @@ def test_the_largest_batch_of_a_plan_counts_how_it_runs():
 
 
 def test_strategies_that_do_not_fit_are_compared_as_well():
-    """A comparison refuses nothing: it says what fits and what does not."""
     tiny = sn.Cluster.of("2*gpu", memory="3 MiB")
     found = sn.compare_strategies(chain(8), tiny, time_limit=0.1)
 

@@ -75,7 +75,6 @@ def test_what_requested_one_device_stays_together_if_it_fits(memory, together):
 
 
 def test_missing_error_names_every_device():
-    """It refuses every part without a device; a list with one says what to do."""
     with pytest.raises(DeviceError, match=r"(?s)'see' requests gpu:4.*'tell' requests"):
         find_plan(two_towers(on=("gpu:4", "gpu:5")), BOX, missing="error")
     plan = find_plan(wanting(chain(1), c0="gpu:7 gpu:1"), BOX, missing="error")
@@ -136,7 +135,6 @@ def test_two_layers_of_one_part_cannot_be_apart():
 
 
 def test_contradictory_constraints_are_all_named():
-    """near= between two pins, and apart= on one device, are reported together."""
     graph = with_part(two_towers(), "tell", near=("see",))
     graph = with_part(graph, "head", near=(), on=("cpu",), apart=("join",))
     with pytest.raises(DeviceError, match=r"(?s)cannot share a device.*are on cpu:0"):
@@ -144,7 +142,6 @@ def test_contradictory_constraints_are_all_named():
 
 
 def test_a_call_without_gpu_kernel_stays_on_the_cpu():
-    """No kernel, no choice; and it is recorded if a GPU was requested."""
     calls = tuple(replace(c, cpu_only=c.name == "c1") for c in CALLS.calls)
     graph = replace(CALLS, calls=calls)
     plan = find_plan(graph, BOX, regroup=True)
@@ -203,7 +200,6 @@ def test_pins_that_cannot_be_kept_are_explained(pins, message):
 
 
 def test_a_placement_that_breaks_constraints_is_told():
-    """Near, apart, a missing kernel and too little memory: a line for each."""
     graph = with_part(two_towers(), "tell", near=("see",))
     graph = with_part(graph, "join", apart=("see",))
     calls = tuple(replace(c, cpu_only=c.name == "tell") for c in graph.calls)

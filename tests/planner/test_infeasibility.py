@@ -74,7 +74,6 @@ def test_what_fits_is_found(graph, box, options):
 
 
 def test_infeasible_pin_names_needs_rooms_and_remedies():
-    """The message of the design: needs, what is free where, and what to try."""
     box = Cluster.of("2*gpu", "cpu", memory="14 MiB")
     with pytest.raises(InfeasibleError) as caught:
         find_plan(two_towers(on=("gpu:0", "gpu:0")), box, time_limit=0.1)
@@ -101,7 +100,6 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
     ids=["on its device", "anywhere", "together", "where it may be"],
 )
 def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said):
-    """One part where it must be, one part at all, or all together; and the room."""
     box = Cluster.of("2*gpu", "cpu", memory=memory, cpu_memory=cpu_memory)
     with pytest.raises(InfeasibleError) as caught:
         find_plan(graph, box, pins=pins, time_limit=0.1)

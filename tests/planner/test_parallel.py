@@ -74,7 +74,6 @@ def test_expanded_towers_share_the_work_and_none_of_it_is_lost():
 
 
 def test_folding_and_collapsing_undo_an_expansion():
-    """The plain calls come back, by name and by cost."""
     plain, graph = chain(3), towered(chain(3), "c1", 4)
     back = collapse(graph)
 

@@ -18,7 +18,6 @@ BOX = Cluster.of("2*gpu", "cpu")
 
 
 def as_run(graph, device_of):
-    """The functions of a placement of calls as parts, and their devices."""
     return in_functions(graph, step_graph(graph, BOX, units="calls"), device_of)
 
 

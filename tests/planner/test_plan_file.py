@@ -51,7 +51,6 @@ def test_plan_file_round_trips(tmp_path, plan):
 
 
 def test_plan_file_may_be_edited_by_hand():
-    """Another device for a part is taken, and all that follows is computed again."""
     values = copy_of(WHOLE)
     values["device_of"]["tell"] = "gpu:0"
     plan = plan_from_dict(values)

@@ -37,7 +37,6 @@ def test_plan_is_between_its_bound_and_every_device(seed, objective):
 
 
 def test_plan_keeps_pins_and_the_merge_on_the_cpu():
-    """The page of the design: two towers, a CPU merge, a head near the first."""
     plan = find_plan(two_towers(), BOX)
 
     assert {p.part: (p.device, p.reason) for p in plan.placements} == {
@@ -59,7 +58,6 @@ def test_plan_keeps_pins_and_the_merge_on_the_cpu():
     ids=["branches", "chain", "too large a chain"],
 )
 def test_plan_uses_the_devices_that_help(graph, box, used):
-    """Branches spread, a chain stays together, unless memory forces a cut."""
     plan = find_plan(graph, box)
     at = Counter(p.device for p in plan.placements if p.reason != "input")
 

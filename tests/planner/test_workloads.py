@@ -48,7 +48,6 @@ def max_load(data, device_of):
 
 
 def test_workload_becomes_a_graph_with_a_part_per_node():
-    """Parts keep the file's ids and order, calls run in order; bytes are whole."""
     graph, cluster = workload_of(DIAMOND | {"maxSizePerFPGA": 8.8})
 
     assert [part.name for part in graph.parts] == ["9", "3", "5", "7"]

@@ -55,7 +55,6 @@ def spans(path):
     ids=["through a task of no length", "a copy queues", "measured", "nothing"],
 )
 def test_critical_path_follows_tasks_copies_and_a_full_link(tasks, copies, path):
-    """From the end back to what each event waited for."""
     assert spans(critical_path(Timeline(tasks, copies, DEVICES, {}))) == path
 
 
@@ -87,7 +86,6 @@ def test_critical_path_of_a_random_step_is_as_long_as_the_step(seed):
 
 
 def test_critical_path_of_a_pipeline_has_every_stage():
-    """Each stage waits for the one before it."""
     step = simulate(chain(8), microbatches=4, schedule="1f1b")
     on_path = {s.event.device for s in critical_path(step) if isinstance(s.event, Task)}
 

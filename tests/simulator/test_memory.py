@@ -143,7 +143,6 @@ def test_recomputing_saves_the_inputs_of_parts_only():
 
 
 def simulated(one, where, count=1):
-    """The step of units on devices of these numbers, its run, and what they hold."""
     step = step_graph(one, box(2), Seconds(), optimizer="sgd", microbatches=count)
     device_of = {part: f"gpu:{i}" for part, i in zip(step.parts, where)}
     step = in_schedule(step, pipeline_of(one, device_of, Execution(count)))

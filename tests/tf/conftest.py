@@ -25,6 +25,7 @@ def pytest_collection_finish(session):
     """Refuse a test file that makes a layer when imported: devices come first."""
     if "tensorflow" in sys.modules:
         gc.freeze()  # a million objects of TensorFlow, which no test frees
+        gc.set_threshold(100_000, 50)  # a trace makes as many, and frees few
         from splitnet.tf.runtime.configure import started
 
         if started():

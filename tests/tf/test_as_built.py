@@ -44,7 +44,6 @@ def test_layers_run_where_their_variables_are(cluster):
 
 
 def test_the_command_line_knows_the_word(tmp_path, capsys):
-    """`splitnet plan --pin as_built` plans a program's model by its variables."""
     words = "from tests.tf.test_as_built import recipe\n"
     (tmp_path / "faq.py").write_text(words + "faq = recipe(('/cpu:2', '/cpu:1'))\n")
     arguments = ["plan", f"{tmp_path / 'faq.py'}:faq", "--stand-ins", "3", "--json"]
@@ -76,7 +75,6 @@ def test_one_device_for_all_is_said_at_the_callers_line(cluster):
 
 
 def test_only_a_built_model_has_variables_to_go_by(cluster):
-    """A net and a function that builds a model have none yet."""
     net = sn.Net("none")
     net.output(net.branch("a", net.input("x", (2,)), layers.Dense(2), on="cpu"))
     for source in (net, lambda: recipe(("/cpu:1", "/cpu:2"))):

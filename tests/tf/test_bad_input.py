@@ -69,7 +69,6 @@ NETS = {
 
 @pytest.mark.parametrize("words", [*BODIES, *NETS])
 def test_an_impossible_declaration_is_told(words):
-    """The fault has the line it stands in, and the reason."""
     with pytest.raises(sn.DeclarationError) as caught:
         sn.read(NETS[words]() if words in NETS else declared(BODIES[words]))
 
@@ -112,7 +111,6 @@ def test_another_batch_than_the_models_own_is_told():
 
 
 def odd(kind, *args, **attached):
-    """A layer of that name, with what is attached to it."""
     layer = kind(*args, name="odd")
     for name, value in attached.items():
         setattr(layer, name, value)
@@ -120,14 +118,12 @@ def odd(kind, *args, **attached):
 
 
 def around(layer):
-    """A model of three layers, the middle one strange."""
     x = keras.Input((3,), name="x")
     seen = layers.Dense(3, name="first")(x)
     return keras.Model(x, layers.Dense(2, name="last")(layer(seen)), name="odd")
 
 
 def fingerprint(model):
-    """Everything that an attempt must leave alone."""
     inside = model._flatten_layers()
     return [
         sorted(vars(model)),
@@ -270,7 +266,6 @@ class Steps(keras.Sequential):
 
 
 def test_code_beside_the_graph_is_refused(cluster):
-    """Calls that the graph does not have would be lost without a word."""
     x = keras.Input((3,))
     own = refused(Own(x, layers.Dense(2)(x), name="mine"), cluster)
     steps = refused(Steps([keras.Input((3,)), layers.Dense(2)], name="mine"), cluster)
@@ -303,7 +298,6 @@ def test_a_source_without_calls_is_told(source, words):
 
 
 def test_a_failed_emission_leaves_the_model_as_it_was(cluster):
-    """The source of a refused plan has the same layers, weights and calls."""
     x = keras.Input((6,))
     source = keras.Model(x, layers.Dense(2, name="d")(layers.Dense(4, name="h")(x)))
     other = keras.Model(x, layers.Dense(2, name="d")(layers.Dense(5, name="h")(x)))

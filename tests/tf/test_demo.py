@@ -131,7 +131,6 @@ def answer(folder, cluster, monkeypatch, capsys):
     ],
 )
 def test_what_cannot_be_is_said(answer, monkeypatch, words, said):
-    """Exit code 2 and the reason; `config --check` finds what the machine can tell."""
     if words.startswith("plan"):
         words += " --cluster gpu,cpu"
     elif words.startswith("run"):

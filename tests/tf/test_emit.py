@@ -47,7 +47,6 @@ def test_emit_starts_as_the_same_layers_in_plain_keras(cluster):
 
 
 def test_emit_names_outputs_for_branches_or_as_told(cluster):
-    """Names given to net.output name losses; others are named by their branch."""
     net = sn.Net("outputs")
     x = net.input("x", (4,))
     net.output(net.branch("größe: a", x, layers.Dense(1)))

@@ -16,7 +16,6 @@ DATA = [numbers(8, count=32), numbers(8, count=32, seed=1)], numbers(2, count=32
 
 @pytest.fixture(scope="module")
 def model(cluster):
-    """A compiled model on two stand-ins, one layer shared, one model nested."""
     net = sn.Net("habits")
     one, two = net.input("one", (8,)), net.input("two", (8,))
     shared = layers.Dense(4, name=LONG)
@@ -31,7 +30,6 @@ def model(cluster):
 
 
 def device_of(text, layer):
-    """The device in the row that begins with a layer's name."""
     rows = [line for line in text.splitlines() if line.startswith("│")]
     row = next(line for line in rows if line.lstrip("│ └").startswith(layer))
     return row.rstrip("│ ").rpartition("│")[2].strip()
@@ -54,7 +52,6 @@ def test_summary_has_a_device_for_every_layer(model):
 
 
 def test_model_summary_shows_devices(model, capsys):
-    """`model.summary()` prints the column, to the screen or to `print_fn`."""
     model.summary()
     shown = capsys.readouterr().out
     said = []

@@ -132,7 +132,6 @@ def test_two_placed_models_in_one_step_keep_their_devices(cluster):
 
 
 def test_slots_follow_weights_of_an_optimizer_built_before(cluster):
-    """An optimizer that was built early has its slots moved when it is compiled."""
     model = placed_pair(cluster)
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
@@ -179,7 +178,6 @@ def test_jit_compile_is_refused_aloud(cluster, dense):
     ids=["clone_model", "deepcopy", "pickle"],
 )
 def test_duplicates_of_a_placed_model_are_plain(dense, duplicate):
-    """What Keras copies is a plain model that works, and knows no plan."""
     clone = duplicate(dense)
 
     assert clone(numbers(6)).shape == (13, 2)

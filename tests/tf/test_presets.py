@@ -19,7 +19,6 @@ def resnet50():
 
 
 def bert():
-    """BERT-base with the two outputs of SQuAD, for 384 words."""
     words = keras.Input((384,), dtype="int32")
     x = layers.LayerNormalization()(layers.Embedding(30_522, 768)(words))
     for _ in range(12):
@@ -40,7 +39,6 @@ FLOAT, HALF = "float32", "mixed_float16"
 
 @functools.cache
 def read(build, policy, batch, training):
-    """The graph of a model of a policy, for all cards."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:

@@ -6,7 +6,6 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.reading.read import planned_sites
 from splitnet.tf.reading.source import blueprint_of
-from tests.tf.story import story
 from tests.tf.zoo import ZOO
 from tests.zoo import between_parts
 
@@ -76,58 +75,6 @@ def test_bodies_take_inputs_spread_listed_or_by_name():
 
     assert len(blueprint_of(net).model.outputs) == 3
     assert seen == dict.fromkeys(("spread", "listed", "named"), ["x", "y"])
-
-
-STORY = """
-import keras, resource
-from keras import layers
-answer["before"] = started()
-net = sn.Net("quiet")
-x = net.input("x", (6,))
-a = net.branch("a", x, layers.Dense(4), on="gpu:0")
-b = net.branch("b", x, [layers.Dense(4), layers.LayerNormalization()], on="gpu:1")
-net.output(net.merge("m", [a, b], layers.Add()))
-answer["declared"] = started()
-graph = sn.read(net)
-answer["read"] = started()
-sn.plan(graph, sn.Cluster.of("2*gpu", "cpu"))
-answer["planned"] = started()
-from large import build
-plan = sn.plan(build, sn.Cluster.of("4*gpu", "cpu", memory="80 GiB"), batch=2,
-               training=False, time_limit=0.1)
-answer["weights"] = sum(one.bytes for one in plan.graph.weights) / 2**30 > 50
-answer["later"] = [d.name for d in sn.local_cluster(stand_in_gpus=2)]
-from splitnet.cli import main
-words = "--gpus 4 --preset H100 --batch 2 --optimizer sgd --time-limit 0.1 --json"
-answer["command"] = main(["plan", "large.py:build", *words.split()])
-answer["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 2**20
-"""
-LARGE = """
-import keras
-from keras import layers
-def build():
-    x = y = keras.Input((64, 8192))
-    for _ in range(5):
-        y = y + layers.Dense(8192)(layers.Dense(163840, activation="gelu")(y))
-    return keras.Model(x, layers.Dense(32000)(y))
-"""
-
-
-def test_read_and_plan_do_not_start_tensorflow(tmp_path):
-    """Settings stay open until emission: no device was claimed by then.
-
-    C6: 53 GiB of weights that a function makes are planned in less than 2 GiB, by the
-    command as well.
-    """
-    (tmp_path / "large.py").write_text(LARGE)
-    answer = story(STORY, tmp_path)
-
-    assert answer.pop("later") == ["gpu:0", "gpu:1", "cpu:0"]
-    assert answer.pop("command") == 0
-    for true in ("weights", "resident"):
-        assert answer.pop(true)
-    for false in ("before", "declared", "read", "planned"):
-        assert answer.pop(false) is False
 
 
 def test_read_prices_open_sizes_and_says_so(caplog):

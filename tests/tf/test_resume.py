@@ -29,7 +29,6 @@ class Interrupt(keras.callbacks.Callback):
 
 
 def trained(cluster, *callbacks):
-    """Losses of four epochs of a placed net with Dropout, from the same start."""
     keras.utils.set_random_seed(5)
     net = sn.Net("drops")
     x = net.input("x", (8,))
@@ -47,7 +46,6 @@ def trained(cluster, *callbacks):
 
 
 def test_a_resumed_training_drops_what_it_would_have_dropped(cluster, tmp_path):
-    """Losses after the backup equal those without an interruption; it is deleted."""
     whole = trained(cluster)
     with pytest.raises(RuntimeError, match="interrupted"):
         trained(cluster, Interrupt(2), sn.ResumeTraining(tmp_path / "backup"))

@@ -280,7 +280,6 @@ def test_towers_that_cannot_be_split_are_refused(declare, words):
 
 
 def test_data_parallel_says_what_it_needs(cluster):
-    """Too few devices, a fixed batch and a stranger's input are named."""
     fixed = keras.Input(batch_shape=(8, 4), name="fixed")
     still = keras.Model(fixed, layers.Dense(2)(fixed))
     placed = emitted(branched(), cluster, pins={"dense*": "gpu:1", "*": "gpu:0"})

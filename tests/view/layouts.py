@@ -38,7 +38,6 @@ def random_plan(seed):
 
 
 def layout_of(plan):
-    """Where Graphviz puts everything in a plan's diagram."""
     return json.loads(render_dot(dot_of(plan), "json"))
 
 

@@ -73,7 +73,6 @@ class Draft:
         return name
 
     def graph(self, *outputs):
-        """The finished graph; the last part is its output unless told otherwise."""
         fields = self.calls, self.tensors, self.weights.values(), self.parts
         outputs = outputs or [*self.last][-1:]
         ends = tuple(self.last[name].name for name in outputs)
@@ -104,7 +103,6 @@ def plan_by_hand(graph, cluster, device_of, fallbacks=()):
 
 
 def moved_to(plan, cluster):
-    """The same placement on another machine."""
     return plan_by_hand(plan.graph, cluster, plan.device_of)
 
 

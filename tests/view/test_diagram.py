@@ -197,7 +197,6 @@ def test_dot_of_draws_equivalent_devices_in_one_lane():
 
 
 def test_dot_of_tells_long_names_apart():
-    """Names that differ in their middle are not shortened to the same words."""
     draft = plans.Draft("deep", 8)
     draft.source("x")
     for n in range(6):
@@ -225,7 +224,6 @@ def test_dot_of_marks_what_moved_since_another_plan():
 
 
 def test_dot_of_marks_what_an_audit_found_elsewhere():
-    """A backward pass that ran elsewhere is in its box, the header and the legend."""
     plan = plans.siamese()
     finding = Finding("backward", "left", "gpu:0", "cpu:0", "left strayed")
     text = dot_of(plan, audit=Audit(plan, (), (finding,), {}))
@@ -246,7 +244,6 @@ def test_dot_of_frames_hosts_when_there_are_several():
 
 
 def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit():
-    """The verdict and the device are red; nothing looks like a success."""
     small = Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
     stand_in = {"stand_in": True, "target": "/device:CPU:1"}
     devices = tuple(replace(d, **(stand_in if d.kind == "gpu" else {})) for d in small)

@@ -23,7 +23,6 @@ ONE, STEP = plans.one(), plans.one().timeline
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "dot"])
 def test_draw_writes_the_format_that_the_suffix_says(suffix, tmp_path):
-    """Files of audits and charts begin as their kind does; no other file."""
     path = tmp_path / f"x.{suffix}"
     draw(Audit(plans.siamese(), (), (), {}), path)
     assert path.read_bytes().startswith(MAGIC[suffix])
@@ -63,7 +62,6 @@ def test_draw_takes_another_timeline_and_a_resolution(tmp_path):
 
 
 def test_draw_shows_every_nasty_name_as_text(tmp_path):
-    """The SVG parses, holds no script, and bears the names as they are."""
     for thing in (plans.nasty().timeline, plans.nasty()):
         tree = ElementTree.parse(draw(thing, tmp_path / "x.svg"))
         assert not list(tree.iter(f"{SVG}script"))

@@ -89,7 +89,6 @@ def test_report_is_whole_small_and_needs_no_network(name):
 
 
 def test_report_compares_strategies_with_bars():
-    """Lengths are times, memory and bytes; what does not fit is hatched."""
     compared = StrategyComparison(
         (
             Strategy("plan", 1.0, "emit(net, plan): on 2 GPUs", True, 0.5, 1024, 4096),
@@ -225,7 +224,6 @@ def test_report_of_an_audit_or_a_measured_step_says_what_differs():
 
 
 def test_report_shows_nasty_names_as_text():
-    """Data, library and the page's script; no handler; the name can be read."""
     page = Page(report_html(plans.nasty()))
     assert page.tags.count("script") == 3
     assert not [name for name, _ in page.attributes if name.startswith("on")]

@@ -49,7 +49,6 @@ def test_tables_are_the_golden_texts():
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_table_fits_its_width_with_any_names(width):
-    """Long, wide and broken names are shortened, and make no line of their own."""
     for plan in (plans.one(), plans.towers(300), plans.nasty()):
         text = table(plan, width=width)
         assert max(cell_len(line) for line in text.splitlines()) <= width
@@ -84,7 +83,6 @@ def test_table_totals_are_the_sums_of_the_plan():
 
 
 def test_table_shows_the_five_largest_transfers_and_their_total():
-    """Eight pairs of devices and kind: five lines, and a total of all."""
     lines = table(SIAMESE).splitlines()
     (total,) = [line for line in lines if line.startswith("all in a step (3 more)")]
 
@@ -94,7 +92,6 @@ def test_table_shows_the_five_largest_transfers_and_their_total():
 
 
 def test_table_marks_a_device_that_holds_too_much():
-    """More than the limit is a mark and a footnote."""
     small = Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
     text = table(plans.moved_to(SIAMESE, small))
 

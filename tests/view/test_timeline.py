@@ -60,7 +60,6 @@ def step(*tasks, copies=(), devices=2):
 
 
 def copy_of(start, stop, source="a", ends="01", kind="activation"):
-    """A copy of 1 KiB between two GPUs."""
     ways = (f"gpu:{n}" for n in ends)
     return Copy(source, "b", *ways, kind, "forward", 1024, start, stop)
 
@@ -82,7 +81,6 @@ def test_bars_are_to_scale_and_phases_apart():
 
 
 def test_each_link_has_a_lane_with_its_bytes():
-    """Transfers stand by link; gradients look like a backward pass."""
     copies = copy_of(0, 1), copy_of(2, 3, "b", "10", "gradient")
     shown = step(task("a", 0, 3), copies=copies)
     (there,), (back,) = shown.tipped("the activation of a"), shown.tipped("gradient of")
@@ -122,7 +120,6 @@ def test_a_micro_batch_of_a_stage_is_one_bar_and_updates_have_no_number():
 
 
 def test_planned_and_measured_have_one_scale():
-    """The measured step is twice as long: the planned one fills half the width."""
     one, two = (
         Timeline((task("a", 0, stop),), (), ("gpu:0",), {}) for stop in (1.0, 2.0)
     )
@@ -133,7 +130,6 @@ def test_planned_and_measured_have_one_scale():
 
 
 def test_bars_too_narrow_to_see_are_joined():
-    """900 tasks on four devices give a few bars, and a small file."""
     shown = Chart(plans.chain(300).timeline)
     assert len(shown.dot) < 300_000
     joined = [mark for mark in shown.tipped(" more on gpu:") if "path" not in mark.tip]

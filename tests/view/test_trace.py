@@ -11,8 +11,6 @@ from tests.view import plans
 
 
 class Events(list):
-    """The events of a trace file."""
-
     def __init__(self, path):
         super().__init__(json.loads(path.read_text())["traceEvents"])
 

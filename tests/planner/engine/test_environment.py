@@ -130,7 +130,6 @@ def test_random_problems_break_no_constraint(seed):
 
 
 def test_cut_penalty_holds_for_every_objective():
-    """A high price leaves fewer crossings, whatever is minimised."""
     for objective in OBJECTIVES:
         free, dear = (
             solve(

@@ -70,7 +70,6 @@ def test_measure_times_calls_updates_and_links(model, costs, told):
 
 
 def test_measured_costs_are_kept_in_a_file(model, cluster, costs, tmp_path):
-    """A saved table is read back equal, and a plan takes its path."""
     path = tmp_path / "costs.json"
     sn.save_costs(costs, path)
 

@@ -9,7 +9,6 @@ import splitnet as sn
 
 @pytest.fixture(scope="module")
 def model(cluster):
-    """A compiled model on two stand-ins with one shared layer."""
     net = sn.Net("profiled")
     one, two = net.input("one", (8,)), net.input("two", (8,))
     shared = layers.Dense(4)
@@ -45,7 +44,6 @@ def test_profile_step_tells_micro_batches_apart(cluster):
 
 
 def test_profile_step_tells_when_each_part_ran(model):
-    """Every part that computes has its phases, in order, on its own device."""
     before = [np.copy(weight) for weight in model.get_weights()]
     plan = sn.plan_of(model)
 

@@ -19,7 +19,6 @@ def cloned(source, *, copy=True):
 
 
 def assert_same(source, model, *inputs):
-    """Equal weights in equal order under equal paths, and equal predictions."""
     assert [w.path for w in model.variables] == [w.path for w in source.variables]
     for mine, its in zip(source.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, its)

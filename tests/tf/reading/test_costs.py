@@ -33,7 +33,6 @@ def call_of(body, *shapes, dtype="float32"):
 
 
 def kept_bytes(node, work, batch=4):
-    """All bytes that a call keeps for its backward pass."""
     kept = [node.input_tensors[i] for i in work.saves_inputs]
     kept += [node.outputs[i] for i in work.saves_outputs]
     return work.inner_bytes + bytes_of(*(size_of(tensor, batch) for tensor in kept))

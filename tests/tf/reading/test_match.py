@@ -15,7 +15,6 @@ def planned(source):
 
 
 def matched(source, plan):
-    """The sites of a source under the names of a plan."""
     return planned_sites(planned_blueprint(source, plan), plan)
 
 
@@ -66,7 +65,6 @@ def test_model_built_twice_is_the_same_model():
     ],
 )
 def test_another_net_is_refused_with_what_differs(changed, words):
-    """T2: name, pin, units, activation."""
     plan = planned(net())
     with pytest.raises(sn.DeclarationError, match=words):
         matched(net(**changed), plan)

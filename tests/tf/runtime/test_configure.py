@@ -84,7 +84,6 @@ def card(index, **more):
 
 
 def limits(machine):
-    """The memory limits of the logical devices of each card, in MiB."""
     return {
         machine.gpus.index(gpu): [part.memory_limit for part in parts]
         for gpu, parts in machine.logical.items()
@@ -132,7 +131,6 @@ def test_memory_limits_are_each_gpus(machine, settings, expected, gpus):
     ],
 )
 def test_impossible_settings_of_gpus_are_refused(machine, monkeypatch, settings, words):
-    """The message says what there is and what hides it; nothing is applied."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     if "nvidia" in words:  # the driver tells the size of a card
         monkeypatch.setattr(config, "cards", list)

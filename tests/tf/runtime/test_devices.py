@@ -10,10 +10,22 @@ import pytest
 
 from tests.tf.story import story
 
+LARGE = """
+import keras
+from keras import layers
+def build():
+    x = y = keras.Input((64, 8192))
+    for _ in range(5):
+        y = y + layers.Dense(8192)(layers.Dense(163840, activation="gelu")(y))
+    return keras.Model(x, layers.Dense(32000)(y))
+"""
+
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """What can be asked and set before TensorFlow starts, and then after."""
+    folder = tmp_path_factory.mktemp("told")
+    (folder / "large.py").write_text(LARGE)
     return story(
         """
         here = sn.local_cluster()
@@ -23,6 +35,26 @@ def told(tmp_path_factory):
         answer["memory"] = here.home.memory_bytes
         import psutil
         answer["memory of the host"] = psutil.virtual_memory().total
+
+        import resource
+        from keras import layers
+        net = sn.Net("quiet")
+        x = net.input("x", (6,))
+        a = net.branch("a", x, layers.Dense(4), on="gpu:0")
+        norm = [layers.Dense(4), layers.LayerNormalization()]
+        b = net.branch("b", x, norm, on="gpu:1")
+        net.output(net.merge("m", [a, b], layers.Add()))
+        sn.plan(sn.read(net), sn.Cluster.of("2*gpu", "cpu"))
+        from large import build
+        box = sn.Cluster.of("4*gpu", "cpu", memory="80 GiB")
+        plan = sn.plan(build, box, batch=2, training=False, time_limit=0.1)
+        answer["large"] = sum(one.bytes for one in plan.graph.weights) / 2**30 > 50
+        from splitnet.cli import main
+        words = "--gpus 4 --preset H100 --batch 2 --optimizer sgd --time-limit 0.1"
+        answer["command"] = main(["plan", "large.py:build", *words.split()])
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        answer["resident"] = used < 2 * 2**20
+        answer["started by planning"] = started()
 
         two = sn.local_cluster(stand_in_gpus=2)
         answer["stand-ins"] = [(d.name, d.target, d.stand_in) for d in two]
@@ -56,12 +88,18 @@ def told(tmp_path_factory):
         answer["any time"] = said(lambda: sn.configure(soft_placement=True))
         answer["soft now"] = tf.config.get_soft_device_placement()
         """,
-        tmp_path_factory.mktemp("told"),
+        folder,
     )
 
 
 FACTS = {
-    # Looking, standing in and configuring leave TensorFlow's devices unclaimed.
+    # C6: 53 GiB of weights that a function makes are planned in less than 2 GiB, by the
+    # command as well.
+    "large": True,
+    "command": 0,
+    "resident": True,
+    # None of these leaves a device of TensorFlow claimed.
+    "started by planning": False,
     "started by looking": False,
     "started by standing in": False,
     "started by configuring": False,

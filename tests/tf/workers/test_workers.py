@@ -109,8 +109,11 @@ def _addresses():
     return sorted({entry[4][0] for entry in found})
 
 
-def test_workers_end_when_their_owner_is_killed(tmp_path):
-    """A killed owner, who can clean up nothing, leaves no orphan."""
+def test_workers_end_with_their_owner_and_bear_no_threads(tmp_path):
+    """A killed owner, who can clean up nothing, leaves no orphan.
+
+    Threads that run already would keep the open network; nor are there 65 workers.
+    """
     answer = story(
         """
         reader, writer = os.pipe()
@@ -126,11 +129,19 @@ def test_workers_end_when_their_owner_is_killed(tmp_path):
         while alive(worker) and time.monotonic() < deadline:
             time.sleep(0.05)
         answer["after"] = alive(worker)
+        import threading
+        threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+        answer["said"] = said(lambda: sn.local_workers(1))
+        answer["many"] = said(lambda: sn.local_workers(65))
         """,
         tmp_path,
     )
 
+    told, many = answer.pop("said"), answer.pop("many")
     assert answer == {"before": True, "after": False, "stderr": ""}
+    assert "2 threads run already" in told
+    assert "splitnet cluster up" in told
+    assert "int >= 1 and <= 64" in many
 
 
 HOSTS = {"client:0": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}
@@ -157,23 +168,6 @@ def test_connect_names_what_is_missing(monkeypatch):
     monkeypatch.setattr(connect, "started", lambda: True)
     with pytest.raises(ConfigError, match="TensorFlow has already started"):
         connect.connect(box(), allow_remote=True)
-
-
-def test_isolate_refuses_a_program_with_threads(tmp_path):
-    """Threads that run already would keep the open network; nor 65 workers."""
-    answer = story(
-        """
-        import threading
-        threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
-        answer["said"] = said(lambda: sn.local_workers(1))
-        answer["many"] = said(lambda: sn.local_workers(65))
-        """,
-        tmp_path,
-    )
-
-    assert "2 threads run already" in answer["said"]
-    assert "splitnet cluster up" in answer["said"]
-    assert "int >= 1 and <= 64" in answer["many"]
 
 
 def test_isolate_says_which_part_the_system_refuses(monkeypatch):
@@ -210,7 +204,6 @@ def test_worker_refuses_an_open_network_and_a_port_in_use(monkeypatch):
 
 
 def test_hosts_report_every_fault_at_once():
-    """Names, addresses, ports, repeats and gaps are all named."""
     told = {"Worker": "a:1", "worker:0": "a:99999", "worker:2": "b:1", "x:0": "b:1"}
     with pytest.raises(DeviceError) as caught:
         Cluster(Cluster.of("cpu").devices, (), tuple(map(Host, told, told.values())))
@@ -246,7 +239,6 @@ def test_failures_without_a_lost_worker_say_so():
 
 
 def test_workers_that_do_not_start_are_named(tmp_path):
-    """With how they ended and what they wrote last."""
     (tmp_path / "worker-0.log").write_text("out of order\n")
     command = [sys.executable, "-c", "raise SystemExit(3)"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
