@@ -16,7 +16,7 @@ from splitnet.cli.console import answer, say
 from splitnet.cli.options import AllowRemote
 from splitnet.core.checks import Count, Positive
 from splitnet.core.cluster import PRESETS, Cluster
-from splitnet.core.errors import ConfigError, listed, parse_bytes
+from splitnet.core.errors import ConfigError, parse_bytes
 
 Program = Annotated[list[str], Argument(metavar="-- COMMAND ...")]
 MemoryLimit = Annotated[str, "Memory limit of each worker: '2 GB'."]
@@ -188,7 +188,7 @@ def launch(
     if engine == "kubernetes" and not image:
         faults.append("a Kubernetes manifest needs --image")
     if faults:
-        raise ConfigError(listed("a job cannot be written.", faults))
+        raise ConfigError("a job cannot be written.", faults)
     variables = {"ALLOW_REMOTE": "1", "GPUS_PER_HOST": str(gpus_per_node)}
     variables |= {"GPU_PRESET": preset} if preset else {}
     if engine == "kubernetes":

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from splitnet.core.errors import DeclarationError, SplitnetError, listed, shown
+from splitnet.core.errors import DeclarationError, SplitnetError, shown
 
 Count = Annotated[int, Meta(ge=0, le=2**60)]
 Positive = Annotated[int, Meta(ge=1, le=2**60)]
@@ -131,7 +131,7 @@ def _raise(name: str, faults: Iterable[str], error: type[SplitnetError]) -> None
     if len(told) == 1:
         raise error(f"{name}: {told[0]}.")
     if told:
-        raise error(listed(f"{name}: {len(told)} arguments are wrong.", told))
+        raise error(f"{name}: {len(told)} arguments are wrong.", told)
 
 
 @cache

@@ -234,7 +234,7 @@ class Cluster:
     def __post_init__(self) -> None:
         check_fields(self, error=DeviceError)
         if faults := [*self._faults()]:
-            raise DeviceError(errors.listed("invalid cluster.", faults))
+            raise DeviceError("invalid cluster.", faults)
 
     def _faults(self) -> Iterator[str]:
         names, most = [device.name for device in self.devices], _MOST_DEVICES
@@ -289,7 +289,7 @@ class Cluster:
         with errors.collected(faults):
             usual = default_link(link, latency)
         if faults:
-            raise DeviceError(errors.listed("invalid cluster.", faults))
+            raise DeviceError("invalid cluster.", faults)
         return cls(tuple(devices), (usual,))
 
     @classmethod

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta
 
 from splitnet.core.checks import Amount, Count, Positive, check_fields
-from splitnet.core.errors import DeclarationError, listed, repeated
+from splitnet.core.errors import DeclarationError, repeated
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -157,8 +157,7 @@ class Graph:
     def __post_init__(self) -> None:
         check_fields(self)
         if faults := list(_faults(self)):
-            head = f"the graph of {self.name!r} is broken."
-            raise DeclarationError(listed(head, faults))
+            raise DeclarationError(f"the graph of {self.name!r} is broken.", faults)
 
     def __repr__(self) -> str:
         size = sum(weights.bytes for weights in self.weights)

@@ -312,7 +312,7 @@ def raise_faults(name: str, faults: list[str]) -> None:
     """Raise one error for all faults of net `name`; none, no error."""
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        raise DeclarationError(errors.listed(f"net {name!r} has {count}.", faults))
+        raise DeclarationError(f"net {name!r} has {count}.", faults)
 
 
 def preferences(on: Any) -> tuple[str, ...]:

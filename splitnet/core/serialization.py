@@ -221,7 +221,7 @@ def cluster_file(
             for ends in ((one.source, one.target), (one.target, one.source)):
                 made.setdefault(ends, replace(one, source=ends[0], target=ends[1]))
     if faults:
-        raise DeviceError(errors.listed("invalid cluster.", faults))
+        raise DeviceError("invalid cluster.", faults)
     named = {n if ":" in n else f"{n}:0": one for n, one in (hosts or {}).items()}
     found = tuple(Host(name, str(address)) for name, address in named.items())
     return Cluster(tuple(devices), tuple(made.values()), found)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from splitnet.core.checks import Count, Positive, rule_of
-from splitnet.core.errors import ConfigError, collected, listed, parse_bytes
+from splitnet.core.errors import ConfigError, collected, parse_bytes
 from splitnet.core.serialization import read_values
 
 _ORIGINS = ("default", "file", "environment", "code")
@@ -123,7 +123,7 @@ def resolve(
         faults.append(f"there is no setting {name!r} ({source}). {hint}")
     faults += _resolve_conflicts(found)
     if faults:
-        raise ConfigError(listed("invalid runtime settings.", faults))
+        raise ConfigError("invalid runtime settings.", faults)
     return Settings(found)
 
 

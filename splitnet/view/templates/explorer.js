@@ -261,7 +261,7 @@ const light = (its) => {
   };
   const fold = (one) => { one.open = false; draw(); choose(one); svg.call(zoom.translateBy, 0, 0); };
   const close = (one) => { if (one.open) fold(one); else if (one.parent) fold(one.parent); };
-  const all = (opened) => { for (const one of nodes) one.open = opened && one.inside.length > 0 && !one.whole && !one.layers; chosen.node = null; draw(); fit(0.8); };
+  const all = (opened) => { for (const one of nodes) one.open = opened && one.inside.length > 0 && !one.whole && !one.layers; chosen.node = null; draw(); fit(0.7); };
 
   const add = (tag, text, parent, name) => {
     const made = parent.appendChild(document.createElement(tag));
@@ -368,6 +368,6 @@ const light = (its) => {
     svg.call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0)).attr("viewBox", `0 0 ${whole[0] + LEFT} ${whole[1]}`).attr("height", null);
     for (const hidden of document.querySelectorAll("details")) hidden.open = true;
   });
-  window.addEventListener("afterprint", () => fit(0.8));
-  draw(); fit(0.8);
+  window.addEventListener("afterprint", () => fit(0.7));
+  draw(); fit(0.7);
 })();
