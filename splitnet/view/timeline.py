@@ -116,13 +116,13 @@ class _Chart:
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
         looks = [(phase, *_look(_GREY, phase), 10.0) for phase in PHASES]
-        looks.append(
-            ("waiting for other devices" if copies else "idle", _IDLE, "", 10.0)
-        )
-        if copies:
-            looks.append(("waiting for a copy", _WAIT, "", 10.0))
-            looks.append(("transfer (thin lanes)", _GREY, "", 4.0))
-            looks.append(("critical path", _PATH, "", 2.0))
+        if not copies:
+            looks += [("idle", _IDLE, "", 10.0)]
+        else:
+            looks += [("waiting for other devices", _IDLE, "", 10.0)]
+            looks += [("waiting for a copy", _WAIT, "", 10.0)]
+            looks += [("transfer (thin lanes)", _GREY, "", 4.0)]
+            looks += [("critical path", _PATH, "", 2.0)]
         x = 16.0
         for word, fill, outline, tall in looks:
             self.mark((x, self.y - tall / 2, 26, tall), fill, outline)
