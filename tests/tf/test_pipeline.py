@@ -60,9 +60,11 @@ def test_gradients_are_summed_as_they_come(cluster):
 
     nodes = [node for graph in found for node in graph]
     widest = max(len(node.input) for node in nodes if node.op == "AddN")
-    sums = [n.name for n in nodes if "gradient_sums" in n.attr["f"].func.name]
+    names = [node.attr["f"].func.name.partition("_specialized")[0] for node in nodes]
+    sums = [name for name in names if "gradient_sums" in name]
     assert widest <= 6  # the losses of the micro-batches
-    assert len(sums) == 5 * 3
+    assert len(sums) == 5 * 3 + 6  # those of a regularizer come after each piece
+    assert len(set(sums)) <= 4  # a function for all pieces
 
 
 def test_recompute_runs_the_forward_pass_twice(cluster):
@@ -132,9 +134,8 @@ def test_what_micro_batches_change_is_warned_of(cluster):
     x = words.input("x", (5,), "int32")
     read = words.branch("read", x, layers.Embedding(9, 4, mask_zero=True), on="gpu:0")
     words.output(words.branch("tag", read, layers.Dense(3, name="tag"), on="gpu:1"))
-    model = check.emitted(words, cluster, way, ("sgd", "mse"), batch=12)
     with pytest.warns(UserWarning, match="the mask of tag reaches the loss"):
-        model.train_on_batch(np.ones((4, 5), "int32"), np.ones((4, 5, 3)))
+        check.emitted(words, cluster, way, batch=12)
 
 
 @pytest.mark.parametrize(

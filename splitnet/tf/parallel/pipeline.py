@@ -13,10 +13,10 @@ from typing import Any
 
 import keras
 import networkx as nx
-import numpy as np
 import tensorflow as tf
 
-from splitnet.core.errors import DeclarationError, warn
+from splitnet.core.errors import DeclarationError, listed, warn
+from splitnet.core.replication import broadcast_inputs
 from splitnet.simulator.microbatch import Pipeline, runs_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.towers import Shards
@@ -52,19 +52,16 @@ def pipelined(model: Any, placed: Placed) -> None:
 def _train_step(model: Any, placed: Placed, data: Any) -> Any:
     """As `keras.Model.train_step`, micro-batch by micro-batch."""
     shared = placed.shared[-1]
-    data = keras.tree.map_structure(
-        # An eager step is given arrays.
-        lambda value: tf.constant(value) if isinstance(value, np.ndarray) else value,
-        data,
-    )
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     names = sorted(x) if isinstance(x, dict) else [t.name for t in model.inputs]
-    uncut = {i for i, name in enumerate(names) if name in placed.whole}
+    whole = broadcast_inputs(placed.plan.graph)  # by all towers
+    uncut = {i for i, name in enumerate(names) if name in whole}
     flat = enumerate(keras.tree.flatten(x))
     first = next(t for i, t in flat if t is not None and i not in uncut)
     rows = Shards(tf.shape(first)[0], placed.pipeline.microbatches)
     cut = _split(rows, x, uncut), _split(rows, y), _split(rows, weights)
     turns, variables = shared.turns, model.trainable_weights
+    own = {(id(v), device_of(v)): v for v in variables}
     losses, outputs = [], []
     for one_x, one_y, one_weights, share in zip(*cut, rows.weights()):
         # As Keras counts: by samples if it knows how many, else by batches.
@@ -77,20 +74,11 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
             scaled = loss = loss * tf.cast(share, loss.dtype)
             if model.optimizer is not None:
                 scaled = model.optimizer.scale_loss(loss)
-        own = {(id(v), device_of(v)): v for v in variables}
         asked = (list(own.values()), list(shared.weights.values()))
         for keys, found in zip((own, shared.weights), tape.gradient(scaled, asked)):
             turns.add(dict(zip(keys, found)))
         outputs.append(made)
         losses.append(loss)
-    ends = zip(model.output_names, keras.tree.flatten(outputs[0]))
-    masked = [name for name, end in ends if keras_api.mask_of(end) is not None]
-    if masked:
-        warn(
-            f"microbatches={rows.count}: the mask of {', '.join(masked[:6])} reaches "
-            "the loss, which is a mean over what each micro-batch leaves, so training "
-            "is that of the whole batch only where all leave alike."
-        )
     tracker = keras_api.loss_tracker(model)
     tracker.update_state(tf.add_n(losses), sample_weight=rows.extent)
     if variables:
@@ -166,62 +154,53 @@ class _Turns:
         self.tape: Any = None
         self.weight: Any = None
         self._waits = waits
+        self._adders: dict[tuple[Any, ...], Any] = {}  # functions, by what they add
         # For each micro-batch, a tensor that each unit returned, forward and backward.
-        self._forward: list[dict[_Unit, list[Any]]] = []
-        self._backward: list[dict[_Unit, list[Any]]] = []
+        self._ran: list[tuple[dict[_Unit, Any], dict[_Unit, Any]]] = []
 
     def begin(self, tape: Any, weights: Mapping[Any, Any]) -> None:
         """The next micro-batch, with the weights that earlier ones have read."""
         self.tape = tape
         tape.watch(list(weights.values()))
-        self._forward.append({})
-        self._backward.append({})
+        self._ran.append(({}, {}))
 
     def before(self, unit: _Unit) -> list[Any]:
         """What must have run before a segment runs as a part."""
         window, ends, learns = self._waits.get(unit, (1, [], []))
-        number, found = len(self._forward) - 1, []
-        if number:
-            found += [t for end in ends for t in self._forward[-2].get(end, ())]
-        if number >= window:
-            back = self._backward[number - window]
-            found += [tensor for one in learns for tensor in back.get(one, ())]
-        return found
+        found = [self._ran[-2][0].get(end) for end in ends if len(self._ran) > 1]
+        if len(self._ran) > window:
+            found += [self._ran[-1 - window][1].get(one) for one in learns]
+        return [tensor for tensor in found if tensor is not None]
 
-    def ran(self, unit: _Unit, made: Any) -> None:
-        """Note what a segment returned."""
-        tensors = [t for t in tf.nest.flatten(made) if isinstance(t, tf.Tensor)]
-        self._forward[-1][unit] = tensors[:1]
-
-    def came_back(
-        self, unit: _Unit, found: list[Any], own: Mapping[tuple[int, str], Any]
-    ) -> None:
-        """Note what the backward call of a segment returned, and add its `own`.
-
-        One function adds them: TensorFlow's graph optimizer is slow on a long step.
-        """
-        both = {
-            key: (self.sums[key], made)
-            for key, made in own.items()
-            if isinstance(made, tf.Tensor) and isinstance(self.sums.get(key), tf.Tensor)
-        }
-        self.add({key: made for key, made in own.items() if key not in both})
-        if both:
-            specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, [*both.values()])
-            with tf.init_scope():  # without the devices of the step that is being made
-                function = _gradient_sums.get_concrete_function(specs)
-            with tf.device(next(iter(both))[1]):
-                self.sums |= dict(zip(both, function([*both.values()])))
-        self._backward[-1][unit] = found[:1]
+    def ran(self, unit: _Unit, made: Any, *, back: bool = False) -> None:
+        """Note what a segment returned, forward or backward."""
+        tensors = tf.nest.flatten(made, expand_composites=True)
+        self._ran[-1][back][unit] = next((t for t in tensors if t is not None), None)
 
     def add(self, gradients: Mapping[tuple[int, str], Any]) -> None:
-        """Add gradients that no backward call of a part has summed; None stays out."""
+        """Add gradients to those of earlier micro-batches; None stays out.
+
+        One function adds those of a device: TensorFlow's graph optimizer is slow on a
+        long step.
+        """
+        dense: dict[str, dict[tuple[int, str], Any]] = {}
         for key, gradient in gradients.items():
-            if gradient is not None:
-                before = self.sums.get(key)
+            both = self.sums.get(key), gradient
+            if all(isinstance(one, tf.Tensor) for one in both):
+                dense.setdefault(key[1], {})[key] = both
+            elif gradient is not None:
                 with tf.device(key[1]):
-                    both = gradient if before is None else _added(before, gradient)
-                self.sums[key] = both
+                    self.sums[key] = gradient if both[0] is None else _added(*both)
+        for device, pairs in dense.items():
+            keys, given = tuple(pairs), list(pairs.values())
+            if keys not in self._adders:
+                specs = tf.nest.map_structure(  # unnamed, so that stages alike share
+                    lambda one: tf.TensorSpec(one.shape, one.dtype), given
+                )
+                with tf.init_scope():  # without the devices of the step that is made
+                    self._adders[keys] = _gradient_sums.get_concrete_function(specs)
+            with tf.device(device):
+                self.sums |= dict(zip(keys, self._adders[keys](given)))
 
     def total(self, variables: list[Any]) -> list[Any]:
         """The gradient of the whole batch, for each variable."""
@@ -256,25 +235,28 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     """Refuse a model that cannot be cut, and warn of what micro-batches change."""
     if pipeline.microbatches == 1:
         return
-    head = f"microbatches={pipeline.microbatches}:"
+    layers, head = keras_api.sublayers(model), f"microbatches={pipeline.microbatches}:"
+    faults = [
+        f"layer {layer.name!r} keeps a state for each sample of a whole batch"
+        for layer in layers
+        if getattr(layer, "stateful", False)
+    ]
     if _has_own_step(model):
-        raise DeclarationError(
-            f"{head} model {model.name!r} ({type(model).__qualname__}) has a "
-            "train_step of its own, which cannot be cut into micro-batches. Emit it "
-            "with microbatches=1, or cut the batch in your train_step."
-        )
-    layers = keras_api.sublayers(model)
-    for layer in layers:
-        if getattr(layer, "stateful", False):
-            raise DeclarationError(
-                f"{head} layer {layer.name!r} keeps a state for each sample of a whole "
-                "batch (stateful=True). Emit with microbatches=1."
-            )
-    norms = [x.name for x in layers if isinstance(x, keras.layers.BatchNormalization)]
-    if norms:
+        faults.append(f"{type(model).__qualname__} has a train_step of its own")
+    if faults:
+        what = f"{head} model {model.name!r} cannot be cut, so emit it with one."
+        raise DeclarationError(listed(what, faults))
+    if norms := [one.name for one in layers if isinstance(one, _OF_BATCH)]:
         warn(
             f"{head} each micro-batch is normalised by itself and moves the averages "
             f"of {', '.join(norms[:6])}, so training is not that of the whole batch."
+        )
+    ends = zip(model.output_names, model.outputs)
+    if masked := [name for name, end in ends if keras_api.mask_of(end) is not None]:
+        warn(
+            f"{head} the mask of {', '.join(masked[:6])} reaches the loss, which is a "
+            "mean over what each micro-batch leaves, so training is that of the whole "
+            "batch only where all leave alike."
         )
 
 

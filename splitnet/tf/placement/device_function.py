@@ -5,6 +5,7 @@ around them, such as the loss, sums of gradients, clipping and averages, runs wh
 of its data is.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -69,11 +70,14 @@ def canonical(device: str) -> str:
     """
     if not device:
         return ""
+    return _canonical(device, tf.config.list_logical_devices()[0].name)
+
+
+@functools.cache
+def _canonical(device: str, first: str) -> str:
     spec = tf.DeviceSpec.from_string(device)
-    job = spec.job
-    if not job:  # "localhost" before a cluster is joined, afterwards this program's job
-        first = tf.config.list_logical_devices()[0].name
-        job = tf.DeviceSpec.from_string(first).job or "localhost"
+    # "localhost" before a cluster is joined, afterwards this program's job
+    job = spec.job or tf.DeviceSpec.from_string(first).job or "localhost"
     return (
         f"/job:{job}/replica:{spec.replica or 0}/task:{spec.task or 0}"
         f"/device:{spec.device_type or 'CPU'}:{spec.device_index or 0}"

@@ -304,6 +304,8 @@ class Trace:
         with tf.init_scope():  # without the devices of the step that is being made
             self.function = function.get_concrete_function(*signature, *specs)
         self._ops = self.function.graph.get_operations()
+        outputs = self.function.structured_outputs
+        self._leaves = tf.nest.flatten(outputs, expand_composites=True)
 
     def _body(self, given: Any, masks: Any, weights: Any, states: Any) -> Any:
         """What the function returns."""
@@ -379,9 +381,7 @@ class Trace:
             return function(*arguments)
         with tf_api.stop_recording():
             made = gradient.forward(*inputs[: gradient.arguments])
-        outputs = function.structured_outputs
-        leaves = tf.nest.flatten(outputs, expand_composites=True)
-        count = sum(one is not None for one in leaves)
+        count = sum(one is not None for one in self._leaves)
         kept = [*(inputs[i] for i in gradient.reused), *made[count:]]
 
         def backward(*flows: Any) -> list[Any]:
@@ -389,20 +389,19 @@ class Trace:
             flows = tuple(map(tf.convert_to_tensor, flows))
             with tf.name_scope(scope_of(unit[1])), tf.device(device):
                 found = gradient.backward(*kept, *flows)
-            packed = tf.nest.pack_sequence_as(
-                gradient.structure, found, expand_composites=True
-            )
+            reached = list(found)
             own = dict[tuple[int, str], Any]()
             for place, i in enumerate(gradient.reached):
                 if turns and id(inputs[i]) in of_weight:
                     key_of_sum = (id(of_weight[id(inputs[i])]), device)
-                    own[key_of_sum], packed[place] = packed[place], None
+                    own[key_of_sum], reached[place] = reached[place], None
                 elif inputs[i].dtype == tf.resource:  # summed where the variable is
                     with tf.device(inputs[i].device):
-                        packed[place] = copied(packed[place])
+                        reached[place] = copied(reached[place])
             if turns:
-                turns.came_back(unit, found, own)
-            return list(packed)
+                turns.ran(unit, found, back=True)
+                turns.add(own)
+            return reached
 
         tf_api.record_gradient(
             [made[i] for i in gradient.flows],
@@ -410,11 +409,9 @@ class Trace:
             backward,
         )
         there = iter(made)
-        return tf.nest.pack_sequence_as(
-            outputs,
-            [one if one is None else next(there) for one in leaves],
-            expand_composites=True,
-        )
+        leaves = [one if one is None else next(there) for one in self._leaves]
+        outputs = function.structured_outputs
+        return tf.nest.pack_sequence_as(outputs, leaves, expand_composites=True)
 
     def new_states(self, run: Run, made: Any) -> Iterator[tuple[Any, Any]]:
         """Each variable that the calls changed, with its new value, at its home."""

@@ -27,7 +27,7 @@ class PartGradient:
 
     `forward` takes the `arguments` of the body, and returns its outputs and what is
     kept. `backward` takes the inputs `reused`, what is kept, and the gradients of the
-    outputs `flows`. It returns those of the inputs `reached`, each as in `structure`.
+    outputs `flows`. It returns those of the inputs `reached`.
     """
 
     forward: Any
@@ -36,7 +36,6 @@ class PartGradient:
     reused: tuple[int, ...]
     flows: tuple[int, ...]
     reached: tuple[int, ...]
-    structure: Any
 
 
 def part_gradient(
@@ -77,12 +76,11 @@ def part_gradient(
         found = {i: gradient for i, gradient in made if gradient is not None}
     if not found:
         return None
-    structure = list(found.values())
-    flat = tf.nest.flatten(structure, expand_composites=True)
+    back = list(found.values())
     early = ancestors(ops)
     both = (*_AGAIN, *_POOLS) if on_cpu else _AGAIN
     known = {one.op for one in graph.inputs} if how == "recompute" else early
-    late, read = _late(flat, known, {one.op for one in given}, both)
+    late, read = _late(_flat(back), known, {one.op for one in given}, both)
     early |= known
     captured = {inside.ref() for _, inside in graph.captures}
     numbers = {one.ref(): number for number, one in enumerate(graph.inputs)}
@@ -93,13 +91,16 @@ def part_gradient(
     ahead = [*outputs, *kept]
     return PartGradient(
         forward=_cut(graph, f"_forward_{name}", early, arguments, ahead, how),
-        backward=_cut(graph, f"_backward_{name}", late, inputs, flat, how),
+        backward=_cut(graph, f"_backward_{name}", late, inputs, back, how),
         arguments=len(arguments),
         reused=tuple(numbers[one.ref()] for one in reused),
         flows=tuple(flows),
         reached=tuple(found),
-        structure=structure,
     )
+
+
+def _flat(structure: Any) -> list[Any]:
+    return tf.nest.flatten(structure, expand_composites=True)
 
 
 def _late(
@@ -134,7 +135,7 @@ def _cut(
     name: str,
     ops: set[Any],
     inputs: Sequence[Any],
-    outputs: Sequence[Any],
+    outputs: Any,
     how: str,
 ) -> Any:
     """A concrete function of some ops of a graph, which keep their names."""
@@ -152,7 +153,8 @@ def _cut(
             after = [f"^{one.name}" for one in op.control_inputs if one.name in names]
             node.input[:] = [*(one.name for one in op.inputs), *after]
             read |= {one.name for one in op.inputs}
-    used = read | {one.name for one in outputs}
+    flat = _flat(outputs)
+    used = read | {one.name for one in flat}
 
     def body(*given: Any) -> list[Any]:
         values = {key: given[i] for key, i in places.items()}
@@ -160,14 +162,14 @@ def _cut(
         tf_api.add_functions(graph, here)
         for key in captures.keys() & used:
             values[key] = here.capture(captures[key])
-        fetched = [one.name for one in outputs if one.name not in values]
+        fetched = [one.name for one in flat if one.name not in values]
         known = {key: values[key] for key in values.keys() & read}
         found = tf.graph_util.import_graph_def(part, known, fetched, name="")
         values |= dict(zip(fetched, found))
-        made = [values[one.name] for one in outputs]
-        for value, one in zip(made, outputs):
+        made = [values[one.name] for one in flat]
+        for value, one in zip(made, flat):
             value.set_shape(one.shape)
-        return made
+        return tf.nest.pack_sequence_as(outputs, made, expand_composites=True)
 
     body.__name__ = name
     with tf.init_scope():  # without the devices of the step that is being made
