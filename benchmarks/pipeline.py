@@ -13,12 +13,20 @@ number of pieces, on one worker and on both. "Of its work" is what the busier wo
 processor time and the bubble come to, over what the step took: what is missing there is
 waiting, and what else is missing of the ideal is work.
 
-    python benchmarks/pipeline.py [--rounds N] [--microbatches 2 4 8] [--processors]
+With `--first`: what the first step of 24 blocks on four stages takes in one piece and
+in the last number of pieces, tracing included: processor time, which a busy machine
+changes little, and memory, each in a process of its own, the least of the rounds.
+
+    python benchmarks/pipeline.py [--rounds N] [--microbatches 2 4 8]
+                                  [--processors | --first]
 """
 
 import argparse
 import os
+import resource
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 from common import heading, paired, spread, step_times, undisturbed
@@ -77,14 +85,81 @@ def processors(runs, pids, options):
         )
 
 
+def first_step(pieces, schedule):
+    """Print the processor seconds and MiB of the first step of a fresh model."""
+    import keras
+    import numpy as np
+    from keras import layers
+
+    import splitnet as sn
+
+    cluster = sn.local_cluster(stand_in_gpus=4)
+    small = keras.Sequential([keras.Input((2,)), layers.Dense(1)])
+    small.compile("adam", "mse")
+    small.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)  # what is loaded late
+    x = entry = keras.Input((16, 64))
+    pins = {"*": "gpu:3"}
+    for i in range(24):
+        names = [f"{kind}_{i}" for kind in ("norm", "wide", "narrow", "sum")]
+        pins = dict.fromkeys(names, f"gpu:{i // 6}") | pins
+        made = layers.LayerNormalization(name=names[0])(x)
+        made = layers.Dense(128, "gelu", name=names[1])(made)
+        made = layers.Dense(64, name=names[2])(made)
+        x = layers.Add(name=names[3])([x, made])
+    model = keras.Model(entry, layers.Dense(1)(x))
+    plan = sn.score(model, cluster, pins, batch=64)
+    placed = sn.emit(model, plan, microbatches=pieces, schedule=schedule)
+    placed.compile("adam", "mse")
+    data = np.ones((64, 16, 64), "float32"), np.ones((64, 16, 1), "float32")
+
+    def used():
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+    before = used()
+    placed.fit(*data, batch_size=64, verbose=0)
+    print(*(after - begun for begun, after in zip(before, used())))
+
+
+def first_steps(rounds, pieces):
+    """Print a row for one piece and for each schedule of several."""
+    rows = {}
+    for name in ("gpipe 1", f"gpipe {pieces}", f"1f1b {pieces}"):
+        command = [sys.executable, __file__, "--one", *name.split()]
+        done = [
+            subprocess.run(command, capture_output=True, text=True, check=True)
+            for _ in range(rounds)
+        ]
+        each = [map(float, one.stdout.split()[-2:]) for one in done]
+        rows[name] = [min(values) for values in zip(*each)]
+    print("  way        processor s   of one piece   MiB   of one piece")
+    [base, *_] = rows.values()
+    for name, (seconds, size) in rows.items():
+        print(
+            f"  {name:9}{seconds:13.1f}{seconds / base[0]:15.2f}{size:6.0f}"
+            f"{size / base[1]:15.2f}"
+        )
+
+
 def main():
     """Print a row for each schedule and number of micro-batches."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--processors", action="store_true")
+    parser.add_argument("--first", action="store_true")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--microbatches", type=int, nargs="*", default=[2, 4, 8])
     options = parser.parse_args()
+
+    if options.one:
+        schedule, pieces = options.one
+        first_step(int(pieces), schedule)
+        return
+    if options.first:
+        heading(__doc__.splitlines()[0])
+        first_steps(options.rounds, options.microbatches[-1])
+        return
 
     import splitnet as sn
     from splitnet.tf.workers.start import local_workers
