@@ -235,14 +235,14 @@ class _Comparison:
         for copy in self.seen.copies:  # an input is planned as its part's activation
             kind = "activation" if copy.kind == "input" else copy.kind
             copies[copy.source, copy.target, kind].append(copy)
-        planned, grown = self._planned_bytes(1), self._planned_bytes()
-        passes, moved = self._gradient_passes(), {}
+        planned, moved = self._planned_bytes(), {}
+        passes = self._gradient_passes()
         for route in sorted({*planned, *copies}):
             source, target, kind = route
             its, due = copies[route], planned[route]
             actual = sum(copy.bytes or 0 for copy in its)
             moved[route] = due, actual
-            most = max(due, grown[route]) * (passes if "gradient" in kind else 1)
+            most = due * (passes if "gradient" in kind else 1)
             crossed = [c for c in its if c.bytes is None or c.bytes > _TOLERATED_BYTES]
             unknown = not most and any(copy.bytes is None for copy in its)
             excess = unknown or sum(copy.bytes or 0 for copy in crossed) > most
@@ -260,18 +260,15 @@ class _Comparison:
         times = Counter((op.part, op.phase, op.name) for op in self.seen.ops if op.part)
         for (part, phase, _), count in times.items():
             most[part, phase] = max(most[part, phase], count)
-        back = {
-            part: count for (part, phase), count in most.items() if phase == "backward"
-        }
+        back = {part: n for (part, phase), n in most.items() if phase == "backward"}
         return max(
             [1, *(n // (most[part, "forward"] or n) for part, n in back.items())]
         )
 
-    def _planned_bytes(self, microbatches: int | None = None) -> Counter[_Route]:
+    def _planned_bytes(self) -> Counter[_Route]:
         """By link and kind, for the batch that was seen, in its micro-batches."""
         plan, batch = self.plan, self.seen.batch or self.plan.batch
-        pieces = microbatches or self.seen.microbatches
-        times = microbatch_growth(plan.graph, pieces, batch)
+        times = microbatch_growth(plan.graph, self.seen.microbatches, batch)
         found: Counter[_Route] = Counter()
         for t in plan.transfers:
             size = t.bytes

@@ -50,7 +50,7 @@ def chain(*body, width=6):
 
 def calls(model, device=""):
     """The calls of part functions in the step that was traced last, and backward."""
-    [graph] = [g for ref in placed_of(model).graphs if (g := ref()) is not None][-1:]
+    graph = list(placed_of(model).graphs)[-1]
     found = [op for op in graph.get_operations() if key_in(function_of(op))]
     found = [op for op in found if op.device.endswith(device)]
     back = ["backward" in function_of(op) for op in found]

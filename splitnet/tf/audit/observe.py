@@ -33,7 +33,6 @@ from splitnet.tf.reading.variables import variables_of
 _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
 # TensorFlow collects executed graphs per process, so one audit runs at a time.
 _ONE_AT_A_TIME = threading.RLock()
-_WAIT_SECONDS = 600
 _FORWARD_ONLY = "no targets or not compiled: only the forward pass was watched."
 _EAGER = (
     "run_eagerly=True: forward ops run on their devices, but backward and update ops "
@@ -69,7 +68,8 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
     inputs, targets, weights = unpacked(batch)
     training = model.compiled and targets is not None
     with contextlib.ExitStack() as held:
-        functions = held.enter_context(_watched())
+        held.enter_context(_ONE_AT_A_TIME)
+        functions = held.enter_context(tf_api.watch_graphs())
         if placed is None:  # its ops get the scopes of the plan's parts
             blueprint = planned_blueprint(model, plan)
             sites = planned_sites(blueprint, plan)
@@ -81,9 +81,12 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
             if training:
                 model.train_function = None  # what ran before is not exported again
                 train_step(model, inputs, targets, weights)
-                graphs = traced_graphs(placed)
             else:
-                graphs = _forward(model, placed, inputs)
+                with tf.device("CPU:0"):  # where the data of `fit` is
+                    given = keras.tree.map_structure(tf.identity, inputs)
+                step = tf.function(lambda given: model(given, training=False))
+                step(given)
+            graphs = list(placed.graphs)  # which the model's own step replaces
         except Exception as error:  # whatever a model makes of a batch
             raise AuditError(
                 f"the watched step of model {model.name!r} failed: "
@@ -106,26 +109,6 @@ def unpacked(batch: Any) -> tuple[Any, Any, Any]:
 
 
 @contextlib.contextmanager
-def _watched() -> Iterator[list[Any]]:
-    """Collect the functions that run, after any audit in another thread."""
-    if not _ONE_AT_A_TIME.acquire(timeout=_WAIT_SECONDS):
-        raise AuditError(
-            "another audit, or a PlacementCallback before its first step, has run for "
-            f"{_WAIT_SECONDS} s in another thread."
-        )
-    try:
-        with tf_api.watch_graphs() as functions:
-            yield functions
-    finally:
-        _ONE_AT_A_TIME.release()
-
-
-def traced_graphs(placed: Placed) -> list[Any]:
-    """The graphs of a placed model's last steps that are still there."""
-    return [graph for ref in placed.graphs if (graph := ref()) is not None]
-
-
-@contextlib.contextmanager
 def watching(model: Any) -> Iterator[Callable[[], Audit]]:
     """Watch the steps that `fit` traces and runs in this block, and run none.
 
@@ -134,9 +117,9 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
     placed = placed_of(model)
     plan = placed.plan
     placed.graphs.clear()
-    with _watched() as functions:
+    with _ONE_AT_A_TIME, tf_api.watch_graphs() as functions:
         yield lambda: _judged(
-            model, plan, placed, functions, traced_graphs(placed), plan.batch
+            model, plan, placed, functions, list(placed.graphs), plan.batch
         )
 
 
@@ -184,25 +167,6 @@ def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
     keras_api.forget_initial_epoch(model)  # BackupAndRestore leaves its own
     size, quiet = _batch_size(inputs), {"shuffle": False, "verbose": 0}
     model.fit(inputs, targets, sample_weight=weights, batch_size=size, **quiet)
-
-
-def _forward(model: Any, placed: Placed, inputs: Any) -> list[Any]:
-    """One forward pass, its outputs left where they are; the graph that was traced."""
-
-    def where_it_is(op: Any) -> str:
-        source = op.inputs[0] if op.type == "Identity" and not op.device else op
-        return str(source.device)
-
-    @tf.function
-    def step(given: Any) -> Any:
-        held.enter_context(tf.compat.v1.get_default_graph().device(where_it_is))
-        return model(given, training=False)
-
-    with contextlib.ExitStack() as held:  # TensorFlow adds an identity to each output
-        with tf.device("CPU:0"):  # where the data of `fit` is
-            given = keras.tree.map_structure(tf.identity, inputs)
-        step(given)
-    return traced_graphs(placed)
 
 
 def _batch_size(inputs: Any) -> int:

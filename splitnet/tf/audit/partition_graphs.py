@@ -70,10 +70,11 @@ class Names:
         self.part_of: Mapping[str | None, str] = placed.part_of
         self.target_of = placed.target_of
         self.variables: dict[int, tuple[Any, str]] = {}  # id -> variable, plan's name
+        planned = {id(variable): name for name, variable in placed.variables.items()}
         for node in placed.flow.nodes:
             first = placed.first_weight.get(id(node), "")
             for variable in variables_of(node.operation) if first else ():
-                name = placed.weight_of.get(id(variable), first)
+                name = planned.get(id(variable), first)
                 self.variables.setdefault(id(variable), (variable, name))
         self._updated = {
             f"update_{keras_api.number_of(variable.value)}": (variable, name)
@@ -106,8 +107,8 @@ class Node:
     `plain` is its name without the calls that it was inlined from, `inputs` are the
     tensors ("op:index") that it reads, `called` is the function that it calls and `key`
     that function's part; `in_part` and `backward` say what it is of. A tensor that was
-    sent counts as read from the op that made it: `origins` are what is read so,
-    `sources` the nodes that made those, `readers` the nodes that read of this one.
+    sent counts as read from the op that made it: `sources` are the nodes that made what
+    is read, `readers` the nodes that read of this one.
     """
 
     def __init__(self, node: Any) -> None:
@@ -121,7 +122,6 @@ class Node:
         self.backward = self.in_part and (
             "__backward_" in self.called or "gradient_tape/" in node.name
         )
-        self.origins: list[str] = []
         self.sources: list[Node] = []
         self.readers: list[Node] = []
 
@@ -152,9 +152,7 @@ class ExecutedStep:
                 if maker is not None and maker.op in _RECEIVES:
                     key = maker.attr["tensor_name"].s
                     users[key].append(node)
-                    tensor = source.get(key, tensor)
-                    maker = self.maker(tensor)
-                node.origins.append(tensor)
+                    maker = self.maker(source.get(key, tensor))
                 if maker is not None:
                     node.sources.append(maker)
                     maker.readers.append(node)
@@ -284,13 +282,15 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
         )
         [tensor], dtype = node.inputs, tf.as_dtype(node.attr["T"].type)
         producer, name = step.maker(tensor), _PREFIX.sub("", tensor)
-        if source == target or "/ctrl/" in name:
-            continue
+        ahead = _walk(readers, lambda one: one.readers if one.op in _PASSING else [])
+        ends = {one.op for one in ahead}.difference(_PASSING)
+        if source == target or "/ctrl/" in name or ends == {"_Retval"}:
+            continue  # or what the function hands to its caller
         if dtype == tf.resource:
             if any(reader.key for reader in readers):
                 yield SeenCopy(name, "weights", source, target, None)
             continue
-        elements = _elements(step, tensor, readers)
+        elements = _elements(step, tensor)
         if elements is None or elements > 1:
             kind = "mask" if dtype == tf.bool else _kind(step, name, producer, readers)
             size = None if elements is None else elements * dtype.size
@@ -350,61 +350,24 @@ def _kind(
     return "state" if into_part else "other"
 
 
-def _elements(step: ExecutedStep, tensor: str, readers: Sequence[Node]) -> int | None:
-    """How many elements a tensor has that was sent; None if it is not known.
-
-    TensorFlow drops outputs of a call that nothing reads, so that the numbers of others
-    change. Then a reader tells.
-    """
+def _elements(step: ExecutedStep, tensor: str) -> int | None:
+    """How many elements a tensor has that was sent; None if it is not known."""
     producer, op = step.maker(tensor), step.traced(_PREFIX.sub("", _op(tensor)))
     while producer is not None and producer.op == "Reciprocal":  # made for a division
-        producer = step.maker(producer.input[0])
+        producer = step.maker(producer.inputs[0])
+    shapes = [] if op is None else [one.shape for one in op.outputs]
     if producer is not None and producer.op == "Const":
-        shape = tf.TensorShape(producer.attr["value"].tensor.tensor_shape)
-        return shape.num_elements()
+        shapes = [tf.TensorShape(producer.attr["value"].tensor.tensor_shape)]
+    elif producer is not None and op is None:  # a dataset, or a caller
+        stated = (producer.attr[k] for k in ("output_shapes", "_output_shapes"))
+        known = next((one.list.shape for one in stated if one.list.shape), ())
+        shapes = list(map(tf.TensorShape, known))
+    elif producer is not None and producer.op in CALLS:
+        count = len(producer.attr["Tout"].list.type)
+        if count < len(shapes):  # TensorFlow drops outputs that nothing reads
+            shapes = [one.shape for one in op.outputs if one.consumers()]
     index = int(tensor.partition(":")[2] or 0)
-    known = op is not None and index < len(op.outputs)
-    traced = _count(op.outputs[index].shape, step.batch) if known else None
-    if producer is None or producer.op not in CALLS:
-        if traced is None and producer is not None:  # a dataset, or a caller
-            stated = (producer.attr[k] for k in ("output_shapes", "_output_shapes"))
-            shapes = next((one.list.shape for one in stated if one.list.shape), ())
-            if index < len(shapes):
-                traced = _count(tf.TensorShape(shapes[index]), step.batch)
-        if traced is not None:
-            return traced
-    read = (_as_read(step, tensor, reader) for reader in readers)
-    return next((count for count in read if count is not None), traced)
-
-
-def _as_read(step: ExecutedStep, tensor: str, reader: Node) -> int | None:
-    """The elements of the traced tensor that a reader has in place of an executed one.
-
-    Inputs from one op keep their order when TensorFlow rewrites the graph.
-    """
-    same = [one for one in reader.origins if _op(one) == _op(tensor)]
-    op = step.traced(reader.plain)
-    if op is None or tensor not in same:
-        return None
-    name, inputs = _PREFIX.sub("", _op(tensor)), list(op.inputs)
-    for i, one in enumerate(inputs):  # TensorFlow prunes identities when it runs
-        while one.op.type in _PASSING:
-            one = one.op.inputs[one.value_index]
-        inputs[i] = one
-    found = [one for one in inputs if one.op.name == name]
-    if len(found) == len(same):
-        return _count(found[same.index(tensor)].shape, step.batch)
-    if op.type == "AddN":
-        return _count(op.outputs[0].shape, step.batch)
-    held = {inside.name for _, inside in op.graph.captures}
-    counts = [
-        _count(one.shape, step.batch)
-        for one in inputs
-        if one.op.type == "Placeholder"
-        and one.dtype != tf.resource
-        and (one.name in held) == name.startswith("unknown")
-    ]
-    return max((count for count in counts if count is not None), default=None)
+    return _count(shapes[index], step.batch) if index < len(shapes) else None
 
 
 def _count(shape: tf.TensorShape, batch: int) -> int | None:

@@ -7,7 +7,6 @@ device function, and `compile` hands the optimizer over.
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +26,7 @@ from splitnet.tf.placement.part_function import run_node
 from splitnet.tf.placement.placed import ATTRIBUTE, Placed, Run, Shared, placed_of
 from splitnet.tf.workers.connect import add_barrier
 
+_GRADIENTS = "a step that is not its own records its gradients"
 # Steps whose ops are being placed: graph, model, whether it is Keras' training step.
 _steps: list[tuple[Any, Placed, bool]] = []
 
@@ -105,9 +105,7 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
                 _watch_step(model, placed, run)
             eager = tf.executing_eagerly() or keras_api.in_stateless_scope()
             if not eager:
-                graph, known = tf.compat.v1.get_default_graph(), placed.graphs
-                if not known or known[-1]() is not graph:
-                    known.append(weakref.ref(graph))
+                placed.graphs[tf.compat.v1.get_default_graph()] = None
             if placed.runners and not eager:
                 for runner in placed.runners:
                     runner.run(run)
@@ -163,18 +161,18 @@ def _watch_step(model: Any, placed: Placed, run: Run) -> None:
     """
     graph, late = tf.compat.v1.get_default_graph(), list[bool]()
 
-    def warn_of_gradient() -> None:
+    def warn_of(what: str) -> None:
         _warn_once(
             placed,
-            f"model {model.name!r} is placed, and a step that is not its own records "
-            "its gradients: updates and sums of gradients run where TensorFlow puts "
-            "them. Open `with splitnet.placement_scope(model, optimizer):` inside the "
-            "tf.function around tape, gradients and update, or place the whole model.",
+            f"model {model.name!r} is placed, and {what}: that runs where TensorFlow "
+            "puts it. Open `with splitnet.placement_scope(model, optimizer):` inside "
+            "the tf.function around tape, gradients and update, or place the whole "
+            "model.",
         )
 
     def check() -> None:
         if any(late):
-            warn_of_gradient()
+            warn_of(_GRADIENTS)
         outside = {id(inside): id(one) for one, inside in graph.captures}
         weights = {id(v.value.handle): v.path for v in model.trainable_variables}
         updated = list[str](), list[str]()  # by optimizers that are placed, by others
@@ -183,16 +181,12 @@ def _watch_step(model: Any, placed: Placed, run: Run) -> None:
                 path = weights.get(outside.get(id(op.inputs[0]), 0), "")
                 updated[not is_update(op.name)].append(path)
         if strays := {*updated[1]} - {*updated[0], ""}:
-            _warn_once(
-                placed,
-                f"an optimizer that is not placed updates {len(strays)} weights of "
-                f"model {model.name!r} ({min(strays)}): its slots are on one device. "
-                "Name it: splitnet.placement_scope(model, optimizer).",
-            )
+            count, some = len(strays), min(strays)
+            warn_of(f"an optimizer that is not updates {count} weights ({some})")
 
     if tf.executing_eagerly():
         if tf_api.recording() and not _steps:
-            warn_of_gradient()
+            warn_of(_GRADIENTS)
     elif isinstance(graph, tf_api.FuncGraph) and not run.trains:
         run.on_gradient = lambda: late.append(all(g is not graph for g, *_ in _steps))
         tf_api.when_traced(check)

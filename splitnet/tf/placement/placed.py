@@ -7,8 +7,7 @@ there and crosses back once, to the device where the tensor was made.
 import contextlib
 import itertools
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ import tensorflow as tf
 
 from splitnet.core.cluster import Device
 from splitnet.core.plan import Plan
-from splitnet.core.replication import broadcast_inputs, fold, tower_part, weights_part
+from splitnet.core.replication import fold, tower_part, weights_part
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import CARRIED
@@ -147,11 +146,10 @@ class Placed:
 
     `flow` lists the calls; each of `runners` runs some of them by `run(run)`, in order.
     By the id of a node, `key_of` is the key of its part, `replicas` its towers, and
-    `first_weight` the plan's name of its first weight; `weight_of` that of a variable,
-    by its id. By a key, there are a part's name, its device and that one's canonical
-    name; parts of `computing` have FLOPs. `whole` names the inputs that all towers read
-    whole. `graphs` are step graphs made last, `running` the runs that are going on,
-    `shared` what those of a step have in common, `warned` what was warned of.
+    `first_weight` the plan's name of its first weight; `variables` are by that name.
+    By a key, there are a part's name, its device and that one's canonical name.
+    `graphs` are those of steps, `running` the runs that are going on, `shared` what
+    those of a step have in common, `warned` what was warned of.
     """
 
     plan: Plan
@@ -162,12 +160,10 @@ class Placed:
     part_of: Mapping[str, str]
     device_of: Mapping[str, Device]
     target_of: Mapping[str, str]
-    computing: Set[str]
-    weight_of: Mapping[int, str]
-    whole: Set[str]
+    variables: Mapping[str, Any]
     runners: tuple[Any, ...] = ()
     pipeline: Pipeline = field(default_factory=Pipeline)
-    graphs: deque[weakref.ref[Any]] = field(default_factory=lambda: deque(maxlen=32))
+    graphs: Any = field(default_factory=weakref.WeakKeyDictionary)
     running: list[Any] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
     shared: list[Shared] = field(default_factory=list)
@@ -215,14 +211,9 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
         for name, one in graph.towers.items()
     }
     weights = {call.name: call.weights for call in fold(graph)}
-    # An id goes with its variable, as another one may get it: `quantize` makes new.
-    names: dict[int, str] = {}
+    variables = weakref.WeakValueDictionary[str, Any]()  # `quantize` makes new ones
     for site in sites:
-        variables = variables_of(site.node.operation)
-        for variable, name in zip(variables, weights[site.call]):
-            if id(variable) not in names:
-                weakref.finalize(variable, names.pop, id(variable), None).atexit = False
-            names[id(variable)] = name
+        variables |= dict(zip(weights[site.call], variables_of(site.node.operation)))
     part_of = {id(site.node): site.part for site in sites}
     device_of = {key: plan.cluster[plan.device_of[p]] for p, key in keys.items()}
     return Placed(
@@ -236,7 +227,5 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
         part_of={key: part for part, key in keys.items()},
         device_of=device_of,
         target_of={key: canonical(one.target) for key, one in device_of.items()},
-        computing={keys[call.part] for call in graph.calls if call.forward_flops},
-        weight_of=names,
-        whole=broadcast_inputs(graph),
+        variables=variables,
     )
