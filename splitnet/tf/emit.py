@@ -135,22 +135,20 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
     if xla or (xla is None and keras_api.compiles_by_itself(model)):
         real = (d for d in plan.cluster if xla or d.kind == "gpu" and not d.stand_in)
         how_on = {device.name: "xla" for device in real} | how_on
+    computing = {call.part for call in plan.graph.calls if call.forward_flops}
     refused: dict[tuple[str, str], None] = {}
     # By the id of a node, what calls of a segment share, and what runs them.
     units, kinds = dict[int, Any](), dict[int, Callable[[Segment], Any]]()
     for number, node in enumerate(placed.flow.nodes):
-        one, key, how = id(node), placed.key_of[id(node)], ""
-        towers = placed.replicas.get(one)
-        if key in placed.computing:
-            how = how_on.get(placed.device_of[key].name, "")
-        if how and (
-            reason := "towers run plainly" if towers else _obstacle(node, how, placed)
-        ):
-            if how == "recompute" or xla:
-                refused[f"{how}: {placed.part_of[key]!r}", reason] = None
-            how = ""
+        one, key = id(node), placed.key_of[id(node)]
+        device, towers = placed.target_of[key], placed.replicas.get(one)
+        part = placed.part_of[key]
+        how = how_on.get(plan.device_of[part], "") if part in computing else ""
+        why = "towers run plainly" if towers else _obstacle(node, how, device)
+        if how and why and (how == "recompute" or xla):
+            refused[f"{how}: {part!r}", why] = None
+        how = "" if why else how
         if towers is None:
-            device = placed.target(node)
             units[one] = device, how
             _bring_constants(node, device)
             kinds[one] = partial(PartFunction, device=device, how=how)
@@ -179,18 +177,19 @@ def _bring_constants(node: Any, device: str) -> None:
     arguments.args, arguments.kwargs = arguments.convert(brought)
 
 
-def _obstacle(node: Any, how: str, placed: Placed) -> str:
-    """Why a call cannot run so; "" if it can."""
+def _obstacle(node: Any, how: str, device: str) -> str:
+    """Why a call cannot run so on a device; "" if it can."""
     read, layers = node.input_tensors, keras_api.sublayers(node.operation)
     tensors = [*read, *node.outputs]
     if any(keras.backend.standardize_dtype(t.dtype) == "string" for t in tensors):
         return "it works on text"
     if any(map(is_sparse, tensors)):
         return "it works on sparse tensors"
-    if how == "xla" and any(isinstance(one, _LOOPING) for one in layers):
+    if how != "xla":
+        return ""
+    if any(isinstance(one, _LOOPING) for one in layers):
         return "XLA compiles its loop for one length only"
-    tables = tables_of(node.operation)
-    if how == "xla" and any(device_of(v) != placed.target(node) for v in tables):
+    if any(device_of(v) != device for v in tables_of(node.operation)):
         return "it reads rows of a table on another device"
     known_to_compile = all(
         keras_api.from_keras(layer)
@@ -198,7 +197,7 @@ def _obstacle(node: Any, how: str, placed: Placed) -> str:
         and not isinstance(layer, keras.layers.Lambda)
         for layer in layers
     )
-    if how != "xla" or known_to_compile:
+    if known_to_compile:
         return ""
     variables = list(node.operation.variables)
 
@@ -349,20 +348,18 @@ def summary(model: keras.Model, **options: Any) -> str:
     names, ends = list(on), options.get("layer_range") or [""]
     while not any(re.match(end, names[0]) for end in ends):
         del names[0]
-    column = iter(["Device", *(", ".join(on[name]) for name in names)])
-    lines, cells, cell = said[0].split("\n"), dict[int, str](), ""
-    for i, line in enumerate(lines):
-        if line.startswith(_WALLS) and not lines[i - 1].startswith(_WALLS):
-            if not line[1:].lstrip().startswith("└"):  # else as the layer around
-                cell = next(column)
-            cells[i] = cell
-    width = max(map(len, cells.values()))
-    for i, line in enumerate(lines):
+    cells = ["Device", *(", ".join(on[name]) for name in names)]
+    column, width = iter(cells), max(map(len, cells))
+    lines, cell, starts = [], "", False
+    for line in said[0].split("\n"):
         if line.startswith(_WALLS):
-            lines[i] = f"{line} {cells.get(i, ''):<{width}} {line[-1]}"
+            if starts and not line[1:].lstrip().startswith("└"):  # as what is around it
+                cell = next(column)
+            line = f"{line} {cell * starts:<{width}} {line[-1]}"
         elif line[:1] in _JOINTS:
-            rule = line[1] * (width + 2)
-            lines[i] = line[:-1] + _JOINTS[line[0]] + rule + line[-1]
+            line = line[:-1] + _JOINTS[line[0]] + line[1] * (width + 2) + line[-1]
+        starts = line[:1] not in _WALLS
+        lines.append(line)
     return "\n".join(lines)
 
 

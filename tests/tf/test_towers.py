@@ -288,7 +288,7 @@ def test_data_parallel_says_what_it_needs(cluster):
         (r"has 0 \(none\)", {"devices": 0}),
         (r"has 0 \(none\)", {"devices": []}),
         ("there are 3 GPUs here", {"devices": 9}),
-        ("names 'gpu:0' 2 times", {"devices": ["gpu:0", "gpu:1", "GPU:0"]}),
+        ("each once, and has 3", {"devices": ["gpu:0", "gpu:1", "GPU:0"]}),
         (r"need 4\. .* data_parallel\(sn.unplace", {"model": placed}),
         ("batch=? must be int", {"batch": 0}),
         ("'tabel', which is not an input", {"broadcast": ["tabel"]}),

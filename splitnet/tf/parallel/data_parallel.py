@@ -135,8 +135,9 @@ def towers_of(
 
 def _used(placed: Placed) -> list[str]:
     """The devices over which a placed model computes; none if that has towers."""
-    busy = {placed.device_of[key].name for key in placed.computing}
-    workers = () if placed.replicas else workers_of(placed.plan.cluster)
+    plan = placed.plan
+    busy = {plan.device_of[c.part] for c in plan.graph.calls if c.forward_flops}
+    workers = () if placed.replicas else workers_of(plan.cluster)
     return [name for name in workers if name in busy]
 
 
@@ -154,19 +155,14 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
         found = gpus[: len(gpus) if asked is None else max(asked, 0)]
     else:
         found = list(asked)
-    if len(found) < 2 or isinstance(asked, int) and asked > len(found):
+    pins = [name for one in found for name in preferences(one) if ":" in name]
+    too_few = len(found) < 2 or isinstance(asked, int) and asked > len(found)
+    if too_few or len({*pins}) < len(pins):
         raise DeviceError(
-            f"data_parallel needs two or more devices, and has {len(found)} "
+            f"data_parallel needs two or more devices, each once, and has {len(found)} "
             f"({', '.join(found) or 'none'}) by devices={asked!r}; there are "
             f"{len(gpus)} GPUs here, and the cluster has "
             f"{', '.join(device.name for device in cluster)}. Name devices=[...], or "
             "train the model itself."
         )
-    pins = [name for one in found for name in preferences(one) if ":" in name]
-    for pin in pins:
-        if pins.count(pin) > 1:
-            raise DeviceError(
-                f"data_parallel: devices= names {pin!r} {pins.count(pin)} times. "
-                "Several towers on one device gain nothing; give each one of its own."
-            )
     return found
