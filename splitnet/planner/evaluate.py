@@ -120,7 +120,8 @@ class Evaluator:
 
         def step_of(devices: list[int]) -> tuple[StepGraph, list[int]]:
             units = functions_called(self.graph, self.step, devices)
-            return self._step(units), [devices[calls[0]] for calls in units]
+            step = self._step(units, of_calls=self.step)
+            return step, [devices[calls[0]] for calls in units]
 
         rule = None
         if self.regroup:

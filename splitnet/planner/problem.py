@@ -23,7 +23,7 @@ device needs its output. Every part is convex: the graph of the parts has no cyc
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from os.path import commonprefix
 
@@ -77,6 +77,7 @@ class Problem:
     group_of_unit: Ints
     functions: Functions | None = None
     cut_penalty: float = 0.0
+    known: dict[bytes, tuple[float, Floats]] = field(default_factory=dict)
 
     @property
     def group_count(self) -> int:
@@ -96,11 +97,14 @@ class Problem:
         return self.functions.step_of(devices)
 
     def simulated(self, assignment: npt.ArrayLike) -> tuple[float, Floats]:
-        """Makespan of the step, and bytes of every device at its peak."""
-        step, devices = self.as_run(assignment)
-        run = run_step(step, devices)
-        held = [one.peak.total for one in memory_of(step, devices, run)]
-        return run.seconds, np.array(held, np.float64)
+        """Makespan of the step, and bytes of every device at its peak; kept."""
+        key = np.asarray(assignment, np.int64)[self.group_of_unit].tobytes()
+        if key not in self.known:
+            step, devices = self.as_run(assignment)
+            run = run_step(step, devices)
+            held = [one.peak.total for one in memory_of(step, devices, run)]
+            self.known[key] = run.seconds, np.array(held, np.float64)
+        return self.known[key]
 
 
 def problem_of(

@@ -35,6 +35,7 @@ from splitnet.simulator.tensors import Item, UnitMemory, edges_and_memory
 from splitnet.simulator.units import (
     Row,
     Units,
+    function_seconds,
     group_parts,
     scaled_graph,
     task_seconds,
@@ -196,12 +197,14 @@ def step_graph(
     units: Literal["parts", "calls"] | Units = "parts",
     recompute: Collection[str] = (),
     microbatches: int = 1,
+    of_calls: StepGraph | None = None,
 ) -> StepGraph:
     """Lay out one step of a graph as tasks. O(calls x kinds of device + tensors).
 
     A graph that holds backward calls itself (a workload file) gets no backward tasks.
     `units` are "parts", "calls", or say which calls run as one. Parts in `recompute`
     run forward again in their backward tasks, so that only their inputs are saved.
+    With the step of single calls, functions take the seconds of their calls from there.
     """
     costs = costs or Costs()
     if units == "parts":
@@ -255,8 +258,11 @@ def step_graph(
         else device.name
         for device in cluster
     ]
-    for key, device in zip(keys, cluster):
-        if key not in rows:
+    for d, (key, device) in enumerate(zip(keys, cluster)):
+        if key not in rows and of_calls is not None:
+            row = of_calls.task_seconds[d]
+            rows[key] = function_seconds(row, units, device.part_seconds)
+        elif key not in rows:
             how = optimizer, units, flows, again
             rows[key] = task_seconds(pieces, device, costs, *how)
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]

@@ -209,3 +209,14 @@ def task_seconds(
     ahead, back = (list(chain(*rows)) for rows in zip(*each))
     later = [0.0] * (len(ahead) - len(units))  # which update nothing
     return (*ahead, *reversed(back), *per_unit(update), *later)
+
+
+def function_seconds(row: Row, units: Units, called: float) -> Row:
+    """Seconds of the tasks of functions, from those of single calls on a device."""
+    count = len(row) // 3
+    called *= len(units) < count
+    ahead = [sum(row[i] for i in own) for own in units]
+    back = [sum(row[2 * count - 1 - i] for i in own) for own in units]
+    update = [sum(row[2 * count + i] for i in own) for own in units]
+    ahead, back = ([s + called if s else 0.0 for s in one] for one in (ahead, back))
+    return (*ahead, *reversed(back), *update)

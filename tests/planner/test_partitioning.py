@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
 from splitnet.planner.constraints import with_pins
-from splitnet.planner.problem import in_functions
+from splitnet.planner.problem import functions_called, in_functions
 from splitnet.simulator.step_graph import step_graph
 from tests.zoo import between_parts, call, chain, graph_of, random_dag
 
@@ -24,7 +24,7 @@ def as_run(graph, device_of):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 100_000), st.integers(1, 40))
 def test_functions_are_convex_parts_of_one_device(seed, count):
-    """Every call keeps its device, and the graph of the parts has no cycle."""
+    """Every call keeps its device, parts have no cycle, seconds are sums of calls."""
     draw = random.Random(seed)
     pins = {f"p{i}": draw.choice(["auto", "cpu"]) for i in range(count)}
     graph = with_pins(random_dag(seed, count), pins)
@@ -35,6 +35,13 @@ def test_functions_are_convex_parts_of_one_device(seed, count):
     assert nx.is_directed_acyclic_graph(between_parts(parted))
     for one in parted.calls:
         assert parted.part[one.part].on == graph.part[one.name].on
+    step = step_graph(graph, BOX, units="calls")
+    units = functions_called(
+        graph, step, [int(device_of[c.name] == "gpu:1") for c in graph.calls]
+    )
+    whole = step_graph(graph, BOX, units=units)
+    summed = step_graph(graph, BOX, units=units, of_calls=step)
+    assert summed.task_seconds == whole.task_seconds
 
 
 #  gpu:0  a - b ------- e - f

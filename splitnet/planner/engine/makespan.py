@@ -66,10 +66,6 @@ def set_up(tasks: Tasks, count: int) -> None:
         item.copied_as = root if units[items[root].source].function == f else i
         item.leaves = 0
         item.next_view = -1
-        for device in range(len(tasks.devices)):
-            sums = tasks.sums[i, device]
-            sums.missing = sums.wholes = 0
-            sums.row_bytes = sums.ended = 0.0
         out = False
         for r in range(item.readers, items[i + 1].readers if i < edges else 0):
             g = units[tasks.readers[r]].function
@@ -84,6 +80,12 @@ def set_up(tasks: Tasks, count: int) -> None:
     for edge in range(edges):
         if items[edge].leaves:
             append(run[units[items[edge].source].function], items, edge)
+    for e in range(len(tasks.contributions)):
+        given = tasks.contributions[e]
+        where = run[units[given.unit].function].where
+        sums = tasks.sums[items[given.to].copied_as, where]
+        sums.missing = sums.wholes = 0
+        sums.row_bytes = sums.ended = 0.0
     for e in range(len(tasks.contributions)):
         given = tasks.contributions[e]
         to, g = items[given.to].copied_as, units[given.unit].function

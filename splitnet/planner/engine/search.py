@@ -61,7 +61,7 @@ from splitnet.planner.problem import (
     single_devices,
 )
 
-_STEPS_PER_PEAK = 25
+_STEPS_PER_PEAK = 50
 """Steps per unit of a simulation with what devices hold."""
 
 _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
@@ -69,12 +69,12 @@ _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 
 _KEPT, _ROOMY = 0.9, 2
 """Of bytes that peaks were above sums, after an assignment where they are less; where
-so many times those have room, only the best assignments are simulated."""
+so many times those have room, an assignment is taken to fit until the end."""
 
 _ELITE, _GOOD = 10, 3
 """Best assignments that are kept; a turn has helped if its answer is a good one."""
 
-_SCHEDULES, _CORRECTIONS = 30, 4
+_SCHEDULES, _CORRECTIONS = 10, 4
 """List schedules to begin with; how often a turn goes on with the room that the peaks
 of its answer need."""
 
@@ -136,6 +136,7 @@ class _Search:
         self.elite: list[Incumbent] = []
         self.helped = [1.0, 1.0]  # how often an old or a new start did, of late
         self.best = Incumbent(inf, np.zeros(groups, np.int64))
+        self.sure = self.best  # of those whose peaks are known
         self.nearest = self.best  # the value is how full its fullest device is
 
     def takes(self, value: float) -> bool:
@@ -155,10 +156,11 @@ class _Search:
             return None
         held = used = bytes_per_device(graph, place)
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
-        value = self.value_of(place) if fits else inf
+        value, known = self.value_of(place) if fits else inf, bool(self.elite)
         peaks = value < self.best.value
-        if self.tasks is not None and self.takes(value):
-            peaks |= bool(np.any(used + _ROOMY * self.margin > self.capacity))
+        if known and self.objective != "memory":
+            peaks |= self.tasks is not None and self.takes(value)
+            peaks &= bool(np.any(used + _ROOMY * self.margin > self.capacity))
         if peaks:
             _, held = problem.simulated(place)
             self.budget.spend(_STEPS_PER_PEAK * self.units)
@@ -178,9 +180,20 @@ class _Search:
         if value < self.best.value:
             self.best = one
             self.budget.report(value)
+        if peaks and value < self.sure.value:
+            self.sure = one
         if self.takes(value):
             self._add(one)
         return None
+
+    def found(self) -> Incumbent:
+        """The best assignment whose peaks have room, as far as any is known."""
+        for one in self.elite:
+            if one.value >= self.sure.value:
+                break
+            if np.all(self.problem.simulated(one.place)[1] <= self.capacity):
+                return one
+        return self.sure if self.sure.value < inf else self.nearest._replace(value=inf)
 
     def _add(self, one: Incumbent) -> None:
         """Add to the best, instead of the worse one that cuts the most like nets."""
@@ -211,17 +224,27 @@ class _Search:
         return makespan(self.tasks, place, inf)
 
     def begin(self, starts: list[Ints]) -> None:
-        """Keep the starts, single devices and list schedules, the best first."""
+        """Keep the best start that fits: given, a single device or a list schedule.
+
+        A schedule whose peaks would have no room, judging by those before it, is
+        left out.
+        """
         graph, groups = self.problem.graph, self.problem.group_count
         starts += single_devices(self.problem)
         starts += [repaired(graph, start) for start in starts]
+        given = len(starts)
         if self.tasks is not None and self.free:
             for number in range(_SCHEDULES if self.budget.left else 0):
-                self.budget.spend((1.0 + 0.1 * self.problem.device_count) * groups)
+                self.budget.spend((3.0 + 0.1 * self.problem.device_count) * groups)
                 noise = float(self.random.random()) if number else 0.0
                 starts.append(list_schedule(graph, noise, self.random, self.state))
-        for start in sorted(starts, key=self.value_of):
-            self.keep(start)
+        values = [self.value_of(start) for start in starts]
+        for i in sorted(range(len(starts)), key=values.__getitem__):
+            used = bytes_per_device(graph, starts[i]) + _KEPT * self.margin
+            if i < given or np.all(used <= self.capacity):
+                self.keep(starts[i])
+            if self.elite and self.objective == "latency":
+                break
 
     def turn(self) -> None:
         """Construct an assignment, or improve the best ones."""
@@ -389,5 +412,5 @@ def search(
     one.turn()
     while budget.left:
         one.turn()
-    found = one.best if one.best.value < inf else Incumbent(inf, one.nearest.place)
-    return Incumbent(found.value, found.place[cluster])
+    found = one.found()
+    return found._replace(place=found.place[cluster])
