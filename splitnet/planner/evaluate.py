@@ -16,12 +16,13 @@ from splitnet.core.graph import Graph, near_groups
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Memory
 from splitnet.planner.bounds import lower_bound
-from splitnet.planner.constraints import Group, Request, resolve, select
+from splitnet.planner.constraints import Group, Request, resolve, select, with_pins
 from splitnet.planner.engine.load_graph import loads
 from splitnet.planner.engine.solve import Solution
 from splitnet.planner.problem import (
     Functions,
     Problem,
+    bind_shared_weights,
     equivalent_devices,
     functions_called,
     in_functions,
@@ -70,7 +71,10 @@ class Evaluator:
 
     @classmethod
     def of(cls, graph: Graph, cluster: Cluster, options: PlanOptions) -> "Evaluator":
-        """With some options of planning."""
+        """Parts carry the pins of options; regrouped calls stay with their weights."""
+        graph = with_pins(graph, options.pins)
+        if options.regroup:
+            graph = bind_shared_weights(graph)
         return cls(
             graph,
             cluster,

@@ -28,7 +28,7 @@ from splitnet.planner.engine.budget import STEPS_PER_SECOND
 from splitnet.planner.engine.load_graph import Ints, cut_size
 from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import Evaluator, Found, placed, reasons_of
-from splitnet.planner.problem import Problem, bind_shared_weights, single_devices
+from splitnet.planner.problem import Problem, single_devices
 from splitnet.simulator.units import scaled_graph
 
 _FREE_SHARE = 0.8  # of a search for the best value; the rest is for fewer transfers
@@ -83,28 +83,16 @@ def plan_of(found: Found, options: PlanOptions) -> Plan:
     )
 
 
-def pinned(graph: Graph, options: PlanOptions) -> Graph:
-    """What to place: parts that carry pins; regrouped calls stay with their weights."""
-    graph = with_pins(graph, options.pins)
-    return bind_shared_weights(graph) if options.regroup else graph
-
-
 def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
-    """Search a placement as `plan_graph` does; if none fits, a `NothingFitsError`."""
-    began = monotonic()
-    whole = pinned(graph, options)
+    """Search a placement as `plan_graph` does; if none fits, a `NothingFitsError`.
+
+    Parts are where they request first; where that is full, anywhere on their lists.
+    """
+    began, limit = monotonic(), options.time_limit
     if options.regroup and options.objective != "latency" and not options.contiguity:
-        convex = replace(options, contiguity="convex")
         with suppress(NothingFitsError):  # as where pins ask for a return
-            return _search(whole, cluster, convex, began)
-    return _search(whole, cluster, options, began)
-
-
-def _search(
-    graph: Graph, cluster: Cluster, options: PlanOptions, began: float
-) -> Found:
-    """Search first requests; where they are full, whole preference lists."""
-    evaluator, limit = Evaluator.of(graph, cluster, options), options.time_limit
+            return search(graph, cluster, replace(options, contiguity="convex"))
+    evaluator = Evaluator.of(graph, cluster, options)
     first = evaluator.resolve(options.missing)
     every = evaluator.resolve(options.missing, whole_lists=True)
     tries = [first] if first == every else [first, every]

@@ -18,7 +18,7 @@ from splitnet.core.timeline import Execution, Timeline
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import fallbacks_of, with_pins
 from splitnet.planner.evaluate import Evaluator, evaluator_of, executed, replayed, score
-from splitnet.planner.planner import find_plan, first_true, fits_somewhere, pinned
+from splitnet.planner.planner import find_plan, first_true, fits_somewhere
 from splitnet.simulator.memory import lacking_bytes
 from splitnet.simulator.microbatch import execution_of
 from splitnet.simulator.units import scaled_graph
@@ -166,7 +166,7 @@ def largest_batch(
     def lacks(batch: int) -> bool:
         one = scaled_graph(graph, batch)
         if device_of is None:
-            evaluator = Evaluator.of(pinned(one, options), cluster, options)
+            evaluator = Evaluator.of(one, cluster, options)
             return not fits_somewhere(evaluator, _SECONDS_PER_BATCH)
         plan = score(one, cluster, device_of, options)
         pieces = min(how.microbatches, batch)

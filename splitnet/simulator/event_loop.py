@@ -89,10 +89,8 @@ class _Loop:
         self.receivers: list[Iterable[int]] = []  # tasks that wait for each copy
         self.queue: list[tuple[float, int]] = []
         # Per item and device, how many that make its gradient there have not run yet.
-        self.missing = [
-            Counter(self.place[unit] for unit in item.gradients_from)
-            for item in self.items
-        ]
+        makers = (item.gradients_from for item in self.items)
+        self.missing = [Counter(self.place[unit] for unit in each) for each in makers]
 
     def run(self) -> StepRun:
         """Start what is ready until nothing is left."""

@@ -142,20 +142,18 @@ def outcome_of(
     device = [names.index(device_of[part]) for part in step.parts]
     run = run_step(step, device)
     held = dict(zip(names, memory_of(step, device, run)))
-    tasks = []
-    for task in (task for task, ran in enumerate(run.ran) if ran):
-        phase, number = divmod(task, step.count)
-        unit = step.units[number]
-        tasks.append(
-            Task(
-                part=unit.part,
-                device=names[device[number]],
-                phase=PHASES[1 if unit.explicit_backward else phase],
-                start=run.start[task],
-                stop=run.stop[task],
-                microbatch=number * step.microbatches // step.count,
-            )
+    ran = (task for task, ran in enumerate(run.ran) if ran)
+    tasks = [
+        Task(
+            part=step.parts[unit],
+            device=names[device[unit]],
+            phase=PHASES[phase or step.units[unit].explicit_backward],
+            start=run.start[task],
+            stop=run.stop[task],
+            microbatch=unit * step.microbatches // step.count,
         )
+        for task, (phase, unit) in ((task, divmod(task, step.count)) for task in ran)
+    ]
     # Ties stand as forward, backward, update, then unit.
     tasks.sort(key=lambda task: (task.start, task.stop))
     copies = [_copy(step, names, device, moved) for moved in run.copies]
@@ -211,7 +209,7 @@ class _Held:
             for u in back:
                 self.opens[u], self.closes[u] = opens, closes
         for unit in range(self.n):
-            self._unit(unit, updates=run.ran[2 * self.n + unit])
+            self._unit(unit)
         received: list[list[Moved]] = [[] for _ in step.items]
         sent: list[list[Moved]] = [[] for _ in step.items]  # their gradients
         for copy in run.copies:
@@ -273,7 +271,7 @@ class _Held:
         task = 2 * self.n + weight.source
         return ready + self.stop[task] - self.start[task]
 
-    def _unit(self, u: int, *, updates: bool) -> None:
+    def _unit(self, u: int) -> None:
         """Its weights, slots and gradients, what it saves and what only passes."""
         step, n, unit = self.step, self.n, self.step.units[u]
 
@@ -297,7 +295,7 @@ class _Held:
                 if len(weight.readers) == 1:
                     updated = self._updated(weight, self.closes[u])
                     hold(_GRADIENTS, done, updated, weight.gradient_bytes)
-        if updates and step.slot_copies:  # without slots it is done in place
+        if unit.trained and step.slot_copies:  # without slots it is done in place
             largest = max(weight.bytes for weight in unit.trained)
             span = self.start[2 * n + u], self.stop[2 * n + u]
             hold(_WORKSPACE, *span, step.slot_copies * largest)
@@ -321,9 +319,9 @@ class _Held:
         left = {copy.source: copy.stop for copy in sent}
         for where, units in self._by_device(edge.gradients_from).items():
             summed = max(self.stop[n + u] for u in units)
-            for u in units:
-                self._hold(where, _WORKSPACE, owner, self.begin[n + u], summed, size)
-            self._hold(where, _WORKSPACE, owner, summed, left.get(where, read), size)
+            spans = [(self.begin[n + u], summed) for u in units]
+            for span in [*spans, (summed, left.get(where, read))]:
+                self._hold(where, _WORKSPACE, owner, *span, size)
 
     def _shared_weight(
         self, weight: Item, received: list[Moved], sent: list[Moved]

@@ -15,7 +15,7 @@ from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import with_pins
 from splitnet.planner.evaluate import Evaluator, Found
-from splitnet.planner.planner import NothingFitsError, pinned, plan_of, search
+from splitnet.planner.planner import NothingFitsError, plan_of, search
 from splitnet.planner.strategies.candidates import Candidate, Trial, choose, compared
 from splitnet.planner.strategies.space import (
     Limits,
@@ -188,7 +188,7 @@ class Choice(Trial):
         searched: bool = True,
     ) -> None:
         self._plain = replace(options, **_FREE)
-        evaluator = Evaluator.of(pinned(graph, self._plain), cluster, self._plain)
+        evaluator = Evaluator.of(graph, cluster, self._plain)
         groups = evaluator.resolve(options.missing)
         known = obstacles_of(graph) | dict(obstacles)
         super().__init__(evaluator, groups, known, options)
