@@ -78,7 +78,7 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         its = box_of[link.source], box_of[link.target]
         look = _link_look(link, shown, *its, colors[its[0].facts.device])
         dot.edge(link.source, link.target, id=f"link-{number}", **look)
-    right = max(rect[2] for rect in frames.values())
+    right = max(rect[2] for rect in (hosts or frames).values())
     header = [*_header_rows(plan, shown, max(right, 620), other, audit)]
     above = style.size_of(header)[1] + 14 + (_HOST if hosts else 0)
     style.text_node(dot, "header", header, 0, -above)
