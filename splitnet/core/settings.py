@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -38,26 +39,24 @@ class Option(NamedTuple):
 
 
 OPTIONS: Mapping[str, Option] = {
-    name: Option(kind, about)
-    for name, kind, about in (
-        ("visible", _Gpus, "GPUs to use, under CUDA_VISIBLE_DEVICES: '0,1', all, none"),
-        ("memory_growth", bool, "take GPU memory as it is needed, on all GPUs"),
-        ("memory_limit", _Bytes, "memory of each GPU that may be used: '4 GiB'"),
-        ("memory_fraction", _Share, "share of each GPU's memory (needs nvidia-ml-py)"),
-        ("logical_gpus", Positive, "devices on each GPU; needs a limit or fraction"),
-        ("cpu_devices", Positive, "how many CPU devices, for stand-ins too"),
-        ("cpu_threads", Positive, "threads within an operation, and across by default"),
-        ("inter_op_threads", Positive, "threads across operations"),
-        ("soft_placement", bool, "TensorFlow may silently use another device"),
-        ("log_placement", bool, "TensorFlow prints the device of every op"),
-        ("determinism", bool, "bitwise equal runs; slower"),
-    )
+    "visible": Option(_Gpus, "GPUs to use (of CUDA_VISIBLE_DEVICES): '0,1', all, none"),
+    "memory_growth": Option(bool, "take GPU memory as it is needed, on all GPUs"),
+    "memory_limit": Option(_Bytes, "memory of each GPU that may be used: '4 GiB'"),
+    "memory_fraction": Option(_Share, "share of each GPU's memory; needs nvidia-ml-py"),
+    "logical_gpus": Option(Positive, "devices on each GPU; needs a limit or fraction"),
+    "cpu_devices": Option(Positive, "how many CPU devices, for stand-ins too"),
+    "cpu_threads": Option(Positive, "threads of an operation, and across by default"),
+    "inter_op_threads": Option(Positive, "threads across operations"),
+    "soft_placement": Option(bool, "TensorFlow may silently use another device"),
+    "log_placement": Option(bool, "TensorFlow prints the device of every op"),
+    "determinism": Option(bool, "bitwise equal runs; slower"),
 }
 
 # Pairs that cannot both be: TensorFlow refuses them with a bare ValueError.
-_AGAINST_GROWTH = ("memory_limit", "memory_fraction", "logical_gpus")
-_CLASHES = [("memory_growth", other) for other in _AGAINST_GROWTH]
-_CLASHES.append(("memory_limit", "memory_fraction"))
+_CLASHES = [
+    *product(["memory_growth"], ["memory_limit", "memory_fraction", "logical_gpus"]),
+    ("memory_limit", "memory_fraction"),
+]
 
 
 @dataclass(frozen=True, slots=True)
