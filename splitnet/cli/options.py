@@ -157,7 +157,7 @@ def _machine_of(options: Table) -> sn.Cluster | None:
 def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str, Any]]:
     """What to plan, for which machine, what a JSON file held, and how to search.
 
-    It held a `Plan`, or the graph and the cluster of a workload; None is for a model.
+    A JSON file holds a `Plan`, or the graph and the cluster of a workload.
     """
     search = search_options(options)
     if not target.endswith(".json"):

@@ -193,7 +193,7 @@ CLIENT = "client:0"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A program: "worker:1", or "client:0" that trains; the others see its address."""
+    """A process: "worker:1", or "client:0" that trains; others reach its address."""
 
     name: str
     address: str

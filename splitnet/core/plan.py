@@ -58,8 +58,8 @@ class Strategy:
     """One way to use the cluster.
 
     `kind` is "one device", "plan", "placement", "split", "towers" or "pipeline", `how`
-    the call that builds it. Of a step are `seconds`, those of computing on the busiest
-    device, bytes that move between devices, and the memory of the fullest.
+    the call that builds it. Per step: its `seconds`, those in which the busiest device
+    computes, bytes copied between devices, and the peak of the fullest device.
     """
 
     kind: str

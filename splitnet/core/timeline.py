@@ -74,7 +74,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Bytes on their way, from a part to the first that reads them on the other device.
+    """A copy between devices, from a part to the first that reads it there.
 
     `kind` is "activation", "gradient", "weights" or "weights gradient".
     """

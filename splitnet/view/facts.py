@@ -34,7 +34,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 @dataclass(frozen=True, slots=True)
 class PartFacts:
-    """What one part is and costs; bytes for the whole batch, seconds per step by phase.
+    """One part and its costs: bytes for the whole batch, seconds per step by phase.
 
     `weight_bytes` counts weights whose home is this part, so that a sum over parts
     counts each once. `where` is the file name and line of its declaration.

@@ -85,7 +85,7 @@ def _look(color: str, phase: str) -> tuple[str, str]:
 
 
 class _Chart:
-    """A chart in the making; `y` is where the next lane begins, in points."""
+    """A chart that is drawn lane by lane; `y` is where the next begins, in points."""
 
     def __init__(self, timelines: Sequence[Timeline]) -> None:
         self.seconds = max(timeline.seconds for timeline in timelines)
