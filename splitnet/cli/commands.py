@@ -218,10 +218,10 @@ def config(
     settings, notes = resolve({}, os.environ, Path.cwd()), []
     if check:
         import_tensorflow()
-        from splitnet.tf.runtime.configure import check_settings, remarks
+        from splitnet.tf.runtime.configure import check_settings, idle_settings
 
         check_settings(settings)
-        notes = remarks(settings)
+        notes = idle_settings(settings, OPTIONS)
     rows = []
     for one in settings:
         value = "TensorFlow's own" if one.value is None else one.value

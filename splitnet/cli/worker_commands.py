@@ -47,7 +47,7 @@ def worker(
     Without --cluster, addresses and number are those of TF_CONFIG, Slurm, Kubernetes
     or SPLITNET_CLUSTER. Refuses a network that others can reach, unless allowed.
     """
-    from splitnet.tf.workers.network import job_of
+    from splitnet.tf.workers.connect import job_of
     from splitnet.tf.workers.start import serve
 
     if cluster:
@@ -92,8 +92,12 @@ def run_with_workers(
 
     SIGTERM ends both. `options` are those of `sn.local_workers`.
     """
-    from splitnet.tf.workers.connect import probe, workers_of
-    from splitnet.tf.workers.network import CLUSTER_VARIABLE, JOB_VARIABLES
+    from splitnet.tf.workers.connect import (
+        CLUSTER_VARIABLE,
+        JOB_VARIABLES,
+        probe,
+        workers_of,
+    )
     from splitnet.tf.workers.start import local_workers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
@@ -124,7 +128,7 @@ def run_program(
     SIGTERM is passed on; the terminal itself sends Ctrl-C to both. The program ends
     when this process does, even if that is killed.
     """
-    from splitnet.tf.workers.network import end_with_parent
+    from splitnet.tf.workers.start import end_with_parent
 
     signals: list[int] = []
 

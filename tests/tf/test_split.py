@@ -102,7 +102,7 @@ NORM = keras.constraints.UnitNorm(-1)
         (lambda: layers.Conv2D(6, 3, groups=2), 3, "has groups"),
         (lambda: layers.EinsumDense("abc,cb->ab", 6), 2, "no axis of the output"),
         (lambda: dense(layers.PReLU())(), 1, "an activation with weights"),
-        (dense(dtype="int8_from_float32"), 1, "is quantized, which"),
+        (dense(dtype="int8_from_float32"), 1, "has quantized weights"),
         (dense(activity_regularizer="l2"), 1, "has an activity_regularizer"),
     ],
 )

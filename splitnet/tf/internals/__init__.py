@@ -51,40 +51,39 @@ _OF_TENSORFLOW = {
 def missing(module: str, needed: dict[str, str]) -> list[str]:
     """Faults for what a module cannot import, and for attributes that are gone.
 
-    An attribute is there if the bytecode of a method of the class sets it.
+    An attribute is there if the class has it, or a method of it sets it.
     """
-    faults = []
     try:
         importlib.import_module(f"{__name__}.{module}")
         owners = {path: pkgutil.resolve_name(path) for path in needed}
     except (ImportError, AttributeError) as error:
         return [str(error)]
+    faults = []
     for path, owner in owners.items():
         classes = getattr(owner, "__mro__", ())
         members = [member for one in classes for member in vars(one).values()]
         functions = [inspect.unwrap(getattr(v, "fget", v)) for v in members]
         codes = [f.__code__ for f in functions if hasattr(f, "__code__")]
-        for name in needed[path].split():
-            known = hasattr(owner, name) or any(
-                step.opname == "STORE_ATTR" and step.argval == name
-                for code in codes
-                if name in code.co_names
-                for step in dis.get_instructions(code)
-            )
-            faults += [] if known else [f"{owner.__name__}.{name} is gone"]
+        gone = {name for name in needed[path].split() if not hasattr(owner, name)}
+        for code in codes:
+            if not gone.isdisjoint(code.co_names):
+                steps = dis.get_instructions(code)
+                gone -= {s.argval for s in steps if s.opname == "STORE_ATTR"}
+        faults += [f"{owner.__name__}.{name} is gone" for name in sorted(gone)]
     return faults
 
 
 def check_versions() -> None:
     """Refuse versions and backends that splitnet cannot place models with."""
+    if (backend := keras.backend.backend()) != "tensorflow":
+        raise ConfigError(
+            f"splitnet cannot place models with the Keras backend {backend!r}; set "
+            "KERAS_BACKEND=tensorflow before the first import."
+        )
     for library, here, (low, high), faults in (
         ("Keras", keras.__version__, KERAS, missing("keras_api", _OF_KERAS)),
         ("TensorFlow", tf.__version__, TENSORFLOW, missing("tf_api", _OF_TENSORFLOW)),
     ):
-        backend = keras.backend.backend()
-        if library == "Keras" and backend != "tensorflow":
-            text = "; set KERAS_BACKEND=tensorflow before the first import"
-            faults = [f"the Keras backend is {backend!r}{text}"]
         lowest, highest = (".".join(map(str, version)) for version in (low, high))
         if not low <= tuple(map(int, here.split(".")[:2])) <= high:
             faults.append(f"{library} {here} is outside {lowest} to {highest}")

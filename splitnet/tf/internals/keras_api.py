@@ -34,8 +34,7 @@ CARRIED = ("_keras_mask", "_keras_logits")
 def nodes_of(model: Any) -> list[Any]:
     """The nodes of a functional model in the order in which Keras runs them."""
     levels = sorted(model._nodes_by_depth.items(), reverse=True)
-    nodes = (node for _, level in levels for node in level)
-    return [node for node in nodes if node.operation and not node.is_input]
+    return [n for _, level in levels for n in level if n.operation and not n.is_input]
 
 
 def producer(tensor: Any) -> Any:
@@ -79,11 +78,14 @@ def sublayers(operation: Any) -> list[Any]:
     return list(operation._flatten_layers()) if is_layer else []
 
 
-def order_layers(model: Any, original: Any, copies: dict[int, Any]) -> None:
-    """List the sublayers, and so the weights, of a copy in its original's order."""
-    wanted = [id(copies.get(id(layer))) for layer in original._layers]
+def order_layers(model: Any, original: Any, pairs: dict[int, Any]) -> None:
+    """List the sublayers, and so the weights, of a copy in its original's order.
+
+    `pairs` has each of the original's layers, and its copy, by its id.
+    """
+    copies = [pairs[id(one)][1] for one in original._layers if id(one) in pairs]
     known = {id(layer): layer for layer in model._layers}
-    ordered = [known.pop(number) for number in wanted if number in known]
+    ordered = [known.pop(id(one)) for one in copies if id(one) in known]
     list.__init__(model._layers, [*ordered, *known.values()])
 
 
@@ -137,9 +139,8 @@ def number_of(variable: Any) -> str:
 def without_values() -> Iterator[None]:
     """Build layers whose variables have shapes and initializers, but no memory.
 
-    Keras lists such variables and gives them memory when the next ordinary scope
-    closes, so the list is put back as it was. A variable made from a value instead of
-    an initializer raises a ValueError that names the stateless scope.
+    Keras would give them memory when the next ordinary scope closes, so its list is put
+    back. A variable made from a value raises a ValueError; see `needs_memory`.
     """
     waiting = [*(get_global_attribute("uninitialized_variables") or ())]
     with keras.StatelessScope(initialize_variables=False):
@@ -198,8 +199,7 @@ def copy_value(variable: Any, source: Any) -> None:
 def without_memory(make: Callable[[], Any]) -> Any:
     """What `make` returns, called where layers are built without memory or seeds.
 
-    If one of them makes a variable from a value instead of an initializer, `make` is
-    called anew where they have memory, the host's.
+    If that cannot be (see `needs_memory`), they get memory on the host.
     """
     # Even to make `tf.device` starts TensorFlow.
     for scope in (without_values, lambda: tf.device("/device:CPU:0")):

@@ -1,20 +1,20 @@
 """Measure the seconds of every call, and the links between devices, on this machine.
 
 Each distinct call runs alone on one device of each kind, in a loop inside one step, so
-that the start of a step, which takes milliseconds on a worker, does not count: its
-forward pass, then forward and backward together, with synthetic values. A batch and a
-quarter of it tell which part of a call's seconds grows with the batch. Alone, a call
-finds its data in the cache and is not fused with its neighbours, so the sum of all
-calls is not quite a step; what compares devices is each call's own figure.
+that the start of a step does not count: its forward pass, then forward and backward
+together, with synthetic values. A batch and a quarter of it tell which part of a call's
+seconds grows with the batch. Alone, a call finds its data in the cache and is not fused
+with its neighbours, so the sum of all calls is not quite a step.
 
 A link has a latency, a gap and a bandwidth (LogGP). A small tensor goes to the other
 device and back several times within one step: the latency. Of several at once each
 further one takes the gap, and of several large ones the time of their bytes too.
 """
 
+import functools
 import timeit
 from collections.abc import Callable, Sequence
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import keras
@@ -78,12 +78,10 @@ def measure(
         DeclarationError: the source cannot be read.
     """
     here = {canonical(d.name) for d in tf.config.list_logical_devices()}
-    if missing := [d for d in cluster if canonical(d.target) not in here]:
-        raise DeviceError(
-            "devices that are not available cannot be measured. Use "
-            "sn.local_cluster(), or join the workers with sn.connect(cluster) first.",
-            [f"{d.name} ({d.target})" for d in missing],
-        )
+    missing = [d for d in cluster if canonical(d.target) not in here]
+    if named := [f"{d.name} ({d.target})" for d in missing]:
+        advice = "Use sn.local_cluster(), or join workers by sn.connect(cluster) first."
+        raise DeviceError(f"these devices are not available here. {advice}", named)
     optimizer = costs.optimizer_name(optimizer)
     blueprint = sized(blueprint_of(source, "expand"))
     graph = graph_of(blueprint, batch)
@@ -92,26 +90,23 @@ def measure(
         call = graph.call.get(site.call)
         if call and not site.node.is_input:
             jobs.setdefault((costs.signature(call), call.forward_flops), (call, site))
-    free = cluster.free_devices
-    timed = {labels: one for labels, one in _kinds(cluster).items() if one in free}
+    kinds = _kinds(cluster).items()
+    timed = {labels: one for labels, one in kinds if one in cluster.free_devices}
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
     tell = on_progress or (lambda *_: None)
     calls: list[costs.CallSeconds] = []
     updates: list[costs.UpdateSeconds] = []
     for labels, device in timed.items():
         stopwatch = _Stopwatch(device)
-        for call, site in jobs.values():
+        for (key, flops), (call, site) in jobs.items():
             tell(next(shares), f"{site.call} on {device.name}")
             made = _call_seconds(site, stopwatch, batch, trains=call.backward_flops > 0)
-            made += (costs.rows_of(call), call.forward_flops)
-            calls += (
-                costs.CallSeconds(costs.signature(call), one, *made) for one in labels
-            )
+            made += (costs.rows_of(call), flops)
+            calls += (costs.CallSeconds(key, one, *made) for one in labels)
         tell(next(shares), f"update on {device.name}")
-        small, large = (
-            stopwatch.of(_update(device, optimizer, size))() for size in _UPDATED_BYTES
-        )
-        speed = (_UPDATED_BYTES[1] - _UPDATED_BYTES[0]) / max(large - small, 1e-9)
+        sizes = _UPDATED_BYTES
+        small, large = (stopwatch.of(_update(device, optimizer, n))() for n in sizes)
+        speed = (sizes[1] - sizes[0]) / max(large - small, 1e-9)
         updates += (costs.UpdateSeconds(one, speed, small) for one in labels)
     tell(next(shares), "links between devices")
     table = costs.Costs(tuple(calls), tuple(updates), measure_links(cluster))
@@ -259,10 +254,8 @@ def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:
     Returns:
         (inputs, targets), in the structure that the model takes.
     """
-    draw = np.random.default_rng(0)
-    inputs, targets = keras.tree.map_structure(
-        lambda one: _synthetic(one, batch, draw), (model.input, model.output)
-    )
+    made = functools.partial(_synthetic, batch=batch, draw=np.random.default_rng(0))
+    inputs, targets = keras.tree.map_structure(made, (model.input, model.output))
     return inputs, targets
 
 
@@ -287,16 +280,13 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
             steps[key] = [
                 _sent([one, *(other, one) * _TRIPS]),
                 _sent([one] * (1 + 2 * _TRIPS)),
-                *(
-                    _sent([one, other], copies, size)
-                    for size in (1, _LARGE)
-                    for copies in (1, 1 + _COPIES)
-                ),
             ]
+            for size, copies in product((1, _LARGE), (1, 1 + _COPIES)):
+                steps[key].append(_sent([one, other], copies, size))
     figures = {}
     for key, runs in steps.items():
-        away, home, *four = _seconds_of(*runs, rounds=_LINK_RUNS)
-        small, smalls, large, larges = four
+        times = _seconds_of(*runs, rounds=_LINK_RUNS)
+        away, home, small, smalls, large, larges = times
         latency = max(away - home, 0.0) / (2 * _TRIPS)
         gap = min(max(smalls - small, 0.0) / _COPIES, latency)
         each = max(larges - large, 0.0) / _COPIES

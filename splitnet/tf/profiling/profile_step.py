@@ -119,28 +119,23 @@ def _timeline_of(
     for event in _events(spaces):
         if works(event.kind):
             by_op[event.name, event.on_gpu].append(event)
+    # A GPU's kernels count, and not the calls that launch them.
+    real = {d.name: d.kind == "gpu" and not d.stand_in for d in plan.cluster}
     spans: dict[Task, tuple[float, float]] = {}
     for (name, on_gpu), events in by_op.items():
         tasks = _tasks(name, len(events), names, calls)
         for event, task in zip(sorted(events), tasks):
-            if not task.part or task.device not in plan.cluster:
-                continue
-            device = plan.cluster[task.device]
-            # A GPU's kernels count, and not the calls that launch them.
-            if on_gpu == (device.kind == "gpu" and not device.stand_in):
+            if task.part and real.get(task.device) == on_gpu:
                 start, stop = spans.get(task, event[:2])
                 spans[task] = min(start, event.start), max(stop, event.stop)
     begun = min((start for start, _ in spans.values()), default=0.0)
     found = []
-    for device in plan.cluster:
-        mine = [
-            (*span, task) for task, span in spans.items() if task.device == device.name
-        ]
+    for name in real:
+        mine = [(*span, task) for task, span in spans.items() if task.device == name]
         mine.sort(key=lambda item: item[0])
         ends = [start for start, _, _ in mine[1:]]
         for (start, stop, task), after in zip(mine, [*ends, inf]):
-            end = min(stop, after)
-            if end > start:
+            if (end := min(stop, after)) > start:
                 found.append(replace(task, start=start - begun, stop=end - begun))
     return Timeline(tuple(found), (), tuple(d.name for d in plan.cluster), {})
 

@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -23,40 +23,70 @@ from splitnet.tf.reading.traced import Work, elements_of, trace
 UNKNOWN_EXTENT = 128
 """Stands for a dimension other than the batch that is open (None)."""
 _LOOKUPS = keras.layers.StringLookup | keras.layers.IntegerLookup
-_CPU_ONLY = frozenset(
-    {"StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing"}
-    | {"Eig", "CTCDecode"}
-)
+_CPU_ONLY = ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing")
+_CPU_ONLY += ("HashedCrossing", "Eig", "CTCDecode")
 """Layers and operations whose TensorFlow kernels exist for the CPU only."""
+
+
+_IGNORED = ("name", "seed", "build_config", "shared_object_id", "keras_tensor")
+_IGNORED += ("trainable", "dtype", "registered_name", "module", "batch_shape", "sparse")
+_OPAQUE = "a value of type "
 
 
 def size_of(tensor: Any, batch: int) -> tf.TensorSpec:
     """Fill in the open dimensions: the first with `batch`, others with a stand-in."""
-    shape = [
-        (UNKNOWN_EXTENT if axis else batch) if extent is None else int(extent)
-        for axis, extent in enumerate(tensor.shape)
-    ]
-    dtype = keras.backend.standardize_dtype(tensor.dtype)
-    node = keras_api.producer(tensor)
+    node, dtype = keras_api.producer(tensor), tensor.dtype
     lookup = node is not None and isinstance(node.operation, _LOOKUPS)
     if lookup and node.operation.output_mode in ("one_hot", "multi_hot", "count"):
         dtype = "int64"  # Keras declares float32
-    return tf.TensorSpec(shape, dtype)
+    return _spec(tuple(tensor.shape), keras.backend.standardize_dtype(dtype), batch)
 
 
-def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:
+@functools.lru_cache(4096)
+def _spec(shape: tuple[int | None, ...], dtype: str, batch: int) -> tf.TensorSpec:
+    known = [
+        (UNKNOWN_EXTENT if axis else batch) if extent is None else int(extent)
+        for axis, extent in enumerate(shape)
+    ]
+    return tf.TensorSpec(known, dtype)
+
+
+def settings_of(operation: Any) -> str:
+    """A layer's configuration, or an operation's attributes, as JSON; "" if unknown.
+
+    Names, seeds and types are left out: models that are built twice differ in them.
+    """
+    try:
+        if isinstance(operation, keras.layers.Layer):
+            config = operation.get_config()
+        else:
+            config = {k: v for k, v in vars(operation).items() if k[0] != "_"}
+        return json.dumps(
+            without(config, _IGNORED),
+            sort_keys=True,
+            default=lambda value: _OPAQUE + type(value).__name__,
+        )
+    except Exception:  # a user's get_config may raise anything, or have any keys
+        return ""
+
+
+def cost_of(
+    node: Any, batch: int, settings: str | None = None, *, training: bool = True
+) -> Work:
     """The cost of one call of a built layer, raw operation or model; nothing runs.
 
-    `node` is a Keras node or an `InnerNode`; its variables need no values.
+    `node` is a Keras node or an `InnerNode`; its variables need no values. `settings`
+    are those of its operation, if they are known.
     """
     if node.is_input:
         return Work()
     operation = node.operation
+    settings = settings_of(operation) if settings is None else settings
     inputs = [size_of(tensor, batch) for tensor in node.input_tensors]
     outputs = [size_of(tensor, batch) for tensor in node.outputs]
-    own = getattr(operation, "variables", ())
-    sizes = (*inputs, *outputs, *(tf.TensorSpec(v.shape, v.dtype) for v in own))
-    key = _key(node, sizes, training)
+    own = [size_of(v, batch) for v in getattr(operation, "variables", ())]
+    sizes = (*inputs, *outputs, *own)
+    key = _key(node, settings, sizes, training)
     scaled = _SCALED.setdefault(key, Scaled()) if key else Scaled()
     work = scaled.cost(sizes, lambda: _trace(node, inputs, outputs, training))
     # A matrix product more for the gradient of each factor; other work once again.
@@ -105,7 +135,7 @@ class Scaled:
             return guess
         work = self._known[sizes] = trace()
         like = guess or (self._basis[0][1] if self._basis else work)
-        if replace(work, **dict(zip(_SUMS, _sums(like)))) != like:
+        if _with_sums(work, _sums(like)) != like:
             self._checks = -math.inf
         elif guess:
             right = np.allclose(_sums(guess), _sums(work), rtol=1e-9, atol=0)
@@ -124,28 +154,33 @@ class Scaled:
         shares = np.linalg.lstsq(rows.T, wanted, rcond=None)[0]
         if not np.allclose(shares @ rows, wanted, rtol=1e-9):
             return None
-        like = self._basis[0][1]
         exact = shares @ np.array([_sums(work) for _, work in self._basis])
         sums = np.rint(exact)
         if not np.allclose(sums, exact, rtol=1e-9, atol=1e-6):
             sums[:] = -1  # no call can have it
-        kinds = map(type, _sums(like))
-        return replace(like, **{n: k(s) for n, k, s in zip(_SUMS, kinds, sums)})
+        return _with_sums(self._basis[0][1], sums)
 
 
 def _sums(work: Work) -> list[Any]:
     return [getattr(work, name) for name in _SUMS]
 
 
+def _with_sums(work: Work, sums: Iterable[float]) -> Work:
+    kinds = map(type, _sums(work))
+    return replace(work, **{n: kind(s) for n, kind, s in zip(_SUMS, kinds, sums)})
+
+
 _SCALED: dict[str, Scaled] = {}
 
 
-def _key(node: Any, sizes: Sequence[Any], training: bool) -> str:
+def _key(node: Any, settings: str, sizes: Sequence[Any], training: bool) -> str:
     """What the cost depends on besides sizes.
 
     "" for code of somebody else's, also as an activation, functions and arrays.
     """
     operation = node.operation
+    if not settings or _OPAQUE in settings:
+        return ""
     for layer in keras_api.sublayers(operation) or [operation]:
         codes = [value for value in vars(layer).values() if callable(value)]
         kinds = [c if isinstance(c, FunctionType) else type(c) for c in codes]
@@ -155,33 +190,21 @@ def _key(node: Any, sizes: Sequence[Any], training: bool) -> str:
 
     def shape(value: Any) -> Any:
         if isinstance(value, keras.KerasTensor):
-            return "tensor"
+            return "sparse" if value.sparse else "tensor"
         return tuple(value.shape) if hasattr(value, "shape") else value
 
-    text = configuration(operation)
     what = (
         type(operation).__qualname__,
-        text,
+        settings,
+        getattr(getattr(operation, "dtype_policy", None), "name", ""),
         [v.trainable for v in getattr(operation, "variables", ())],
-        keras.tree.map_structure(shape, (node.arguments.args, node.arguments.kwargs)),
+        keras.tree.map_structure(
+            shape, (node.arguments.args, node.arguments.kwargs, node.outputs)
+        ),
         [(size.dtype, [n == 1 for n in size.shape]) for size in sizes],
         training,
     )
-    return text and repr(what)
-
-
-def configuration(
-    operation: Any, ignored: Sequence[str] = (), default: Any = None
-) -> str:
-    """An operation's configuration as JSON without names and seeds; "" if unknown."""
-    names = ("name", "seed", "build_config", "shared_object_id", *ignored)
-    try:
-        config = {k: v for k, v in vars(operation).items() if not k.startswith("_")}
-        if isinstance(operation, keras.layers.Layer):
-            config = operation.get_config()
-        return json.dumps(without(config, names), sort_keys=True, default=default)
-    except Exception:  # a user's get_config may raise anything, or have any keys
-        return ""
+    return repr(what)
 
 
 def _trace(

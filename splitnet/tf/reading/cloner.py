@@ -1,8 +1,7 @@
 """Copy layers and functional models, each layer made under the device of its weights.
 
-Layers are rebuilt from their configuration and called as their originals were, so that
-whatever a layer makes in `__init__` and `build` is its own. A layer that cannot be
-rebuilt is used as it is.
+Layers are rebuilt from their configuration and called as their originals were. A layer
+that cannot be rebuilt is used as it is.
 """
 
 import contextlib
@@ -33,9 +32,8 @@ def clone(
     """Make the model of a blueprint anew, each layer under the device of its weights.
 
     Weights have the values that the source's have or would be initialized with, and
-    its order, names and paths. `move` says whether the variables of layers that are
-    used themselves go to their devices: a placed model that has these layers would be
-    moved too. For the others see `Cloner`.
+    its order, names and paths. `move` says whether layers that are used themselves are
+    moved to their devices, and with them a placed model that has them.
     """
     cloner = Cloner(device_of, copy=copy, originals=blueprint.originals)
     with keras_api.random_states_kept():
@@ -44,12 +42,13 @@ def clone(
     if move:
         cloner.move_used()
     if cloner.reused:
+        moved = ", moved to their devices" if move else ""
+        told = [f"{name}: {why}" for name, why in cloner.reused.items()]
         warn(
             listed(
                 "some layers cannot be rebuilt from their configuration, so the model "
-                "uses the very layers of its source"
-                + (", moved to their devices." if move else "."),
-                [f"{name}: {why}" for name, why in cloner.reused.items()],
+                f"uses the very layers of its source{moved}.",
+                told,
             )
         )
     flow = flow_of(model, blueprint.flow.nested)
@@ -61,14 +60,10 @@ class Cloner:
 
     A copy has the values of its original as soon as it is built; where layers are made
     without memory (`keras_api.without_memory`), it takes them when it gets memory.
-
-    Args:
-        device_of: the TensorFlow device of an original layer's weights; None or "" for
-            that of what surrounds it.
-        copy: whether layers with values are copied, or used as they are.
-        originals: the user's layer that a layer of a template stands for, by its id.
-
-    `reused` says why a layer is used as it is, by its name.
+    `device_of` gives the TensorFlow device of a layer's weights, or nothing for that of
+    what surrounds it; `copy=False` uses layers with values as they are. `originals` has
+    the user's layer that a layer of a template stands for, by its id; `reused` says why
+    a layer is used as it is, by its name.
     """
 
     def __init__(
@@ -106,13 +101,9 @@ class Cloner:
                 return copy(*args, **kwargs)
             # Without memory, or values would be held twice; a user's class may look at
             # them while it is built.
-            bare = (
-                operation.built
-                and not copy.built
-                and all(map(from_keras, sublayers(operation)))
-                and not hasattr(operation, "adapt")
-                and not getattr(operation, "stateful", False)
-            )
+            looked_at = hasattr(operation, "adapt") or getattr(operation, "stateful", 0)
+            bare = operation.built and not copy.built and not looked_at
+            bare = bare and all(map(from_keras, sublayers(operation)))
             scope = keras_api.without_values if bare else contextlib.nullcontext
             try:
                 with scope():
@@ -138,8 +129,8 @@ class Cloner:
 
         Returns the outputs in the model's structure, and each old tensor's new one.
         """
-        given = zip(model.inputs, keras.tree.flatten(inputs))
-        tensors = {id(old): new for old, new in given}
+        flat = keras.tree.flatten(inputs)
+        tensors = {id(old): new for old, new in zip(model.inputs, flat)}
         running = keras_api.nodes_of(model)
         run_again(running, tensors, call or self.call)
         for old in [tensor for node in running for tensor in node.outputs]:
@@ -153,8 +144,7 @@ class Cloner:
         inputs = keras.tree.map_structure(input_like, model.input)
         outputs, tensors = self.replay(model, inputs)
         made = functional(model, inputs, outputs, tensors, self.beside)
-        copies = {number: copy for number, (_, copy) in self._copies.items()}
-        keras_api.order_layers(made, model, copies)
+        keras_api.order_layers(made, model, self._copies)
         return made, tensors
 
     def beside(self, layer: Any) -> Any:
@@ -169,8 +159,7 @@ class Cloner:
 
     def sources(self) -> dict[int, Any]:
         """The layer, nested model or operation that each copy is of, by its id."""
-        found = self._copies.values()
-        return {id(copy): self._source(original) for original, copy in found}
+        return {id(copy): self._source(one) for one, copy in self._copies.values()}
 
     def finish(self) -> None:
         """Give copies names, and what layers keep besides variables: vocabularies."""
@@ -231,10 +220,9 @@ class Cloner:
         source, kind = self._source(layer), type(layer)
         if not self._has_values(layer):
             raise DeclarationError(
-                f"layer {layer.name!r} ({kind.__module__}.{kind.__qualname__}) "
-                f"cannot be copied from its configuration: {why}. Give the class a "
-                "get_config() that returns every argument of __init__, or make the "
-                "layer outside the function."
+                f"layer {layer.name!r} ({kind.__qualname__}) cannot be copied from its "
+                f"configuration: {why}. Give the class a get_config() that returns "
+                "every argument of __init__, or make the layer outside the function."
             )
         if why:
             self.reused[source.name] = why
@@ -271,13 +259,9 @@ def _is_leaf(operation: Any) -> bool:
 def input_like(tensor: Any) -> Any:
     """A new symbolic input like this one."""
     layer = keras_api.producer(tensor).operation
-    return keras.Input(
-        batch_shape=tensor.shape,
-        dtype=tensor.dtype,
-        sparse=tensor.sparse,
-        name=layer.name,
-        optional=getattr(layer, "optional", False),
-    )
+    own = {"name": layer.name, "optional": getattr(layer, "optional", False)}
+    own |= {"dtype": tensor.dtype, "sparse": tensor.sparse}
+    return keras.Input(batch_shape=tensor.shape, **own)
 
 
 # Attributes that Keras sets when a model is compiled, trained or called.
@@ -322,12 +306,9 @@ def functional(
             if isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
                 return type(value).from_config(value.get_config())
             if isinstance(value, keras.Variable):
-                return keras.Variable(
-                    tf.identity(value.value),
-                    dtype=value.dtype,
-                    trainable=value.trainable,
-                    name=value.name,
-                )
+                names = ("dtype", "trainable", "name")
+                how = {name: getattr(value, name) for name in names}
+                return keras.Variable(tf.identity(value.value), **how)
         return value
 
     own = vars(model)

@@ -142,10 +142,7 @@ def flow_of(
 ) -> Flow:
     """The calls of a functional model; nothing is added to it or to its layers.
 
-    Args:
-        model: a functional model.
-        nested: "expand" to have the calls of nested models, "keep" to have each as one.
-        inputs: symbolic tensors in place of the model's own, flat.
+    `nested` as in `read`; `inputs` are symbolic tensors in place of its own, flat.
     """
     nodes: list[Any] = []
     times: Counter[str] = Counter()

@@ -21,14 +21,12 @@ from splitnet.core.net import raise_faults
 from splitnet.core.plan import NESTED, Plan
 from splitnet.core.replication import batch_shares, collapse, expand, fold
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.call_cost import configuration, cost_of, size_of
+from splitnet.tf.reading.call_cost import cost_of, settings_of, size_of
 from splitnet.tf.reading.flatten import Blueprint, Site, counted, is_sparse
 from splitnet.tf.reading.source import blueprint_of, sized
 from splitnet.tf.reading.traced import Work, bytes_of
 from splitnet.tf.reading.variables import tables_of, variables_of
 
-_IGNORED = ("trainable", "dtype", "registered_name", "keras_tensor", "module")
-_IGNORED += ("batch_shape", "sparse")
 _SAME = ("forward_flops", "backward_flops", "moved_bytes", "workspace_bytes")
 _SAME += ("early_bytes", "cpu_only", "sequential_steps", "efficiency", "kernels")
 """What a call costs is what its work says."""
@@ -74,16 +72,20 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
         raise DeclarationError(
             f"model {blueprint.name!r} has a fixed batch size of "
             f"{', '.join(map(str, fixed))}, and batch={batch} was asked for or is the "
-            f"default. Say batch={fixed[0]}, or build the model with "
-            "keras.Input(shape), without batch_shape= or batch_size=."
+            f"default. Say batch={fixed[0]}, or build it without that size."
         )
     blueprint = sized(blueprint)
     raise_faults(blueprint.name, list(dict.fromkeys(_unsplittable(blueprint))))
 
+    nodes = [site.node for site in blueprint.sites]
+    settings = [settings_of(node.operation) for node in nodes]
+
     def priced(batch: int) -> Graph:
-        nodes = [site.node for site in blueprint.sites]
-        costs = [cost_of(node, batch, training=training) for node in nodes]
-        return _structure_of(blueprint, batch, costs)
+        works = [
+            cost_of(node, batch, text, training=training)
+            for node, text in zip(nodes, settings)
+        ]
+        return _structure_of(blueprint, batch, settings, works)
 
     towers = blueprint.towers
     counts = {n for one in towers.values() for n in batch_shares(batch, one.count)}
@@ -110,45 +112,45 @@ def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
     }
     leaving = {id(t) for t in blueprint.flow.outputs} | {one for one, _ in crossing}
     for site in [one for one in blueprint.sites if one.part in blueprint.towers]:
-        who = f"{wheres[site.part]}: towers {site.part!r}".removeprefix(": ")
+        who = f"{wheres[site.part]}: towers {site.part!r}: call {site.call!r}"
+        who = who.removeprefix(": ")
         for tensor in site.node.input_tensors:
             if (id(tensor), site.part) in crossing and is_sparse(tensor):
                 yield (
-                    f"{who}: call {site.call!r} reads a sparse tensor, which cannot be "
-                    "split by samples; make it dense, or use net.branch."
+                    f"{who} reads a sparse tensor, which cannot be split by samples; "
+                    "make it dense, or use net.branch."
                 )
         for tensor in site.node.outputs:
             if id(tensor) in leaving and (*tensor.shape, 1)[0] is not None:
                 yield (
-                    f"{who}: call {site.call!r} gives a tensor of shape "
-                    f"{tuple(tensor.shape)}, whose first axis is not the batch, so the "
-                    "towers' outputs cannot be put together; use net.branch for it."
+                    f"{who} gives a tensor of shape {tensor.shape}, whose first axis "
+                    "is not the batch, so towers cannot share it; use net.branch."
                 )
-        inside = keras_api.sublayers(site.node.operation)[1:]
         if blueprint.towers[site.part].batch_norm == "synchronised" and any(
-            isinstance(layer, keras.layers.BatchNormalization) for layer in inside
+            isinstance(layer, keras.layers.BatchNormalization)
+            for layer in keras_api.sublayers(site.node.operation)[1:]
         ):
             yield (
-                f"{who}: batch_norm='synchronised' cannot reach into "
-                f"{site.node.operation.name!r}, which holds a BatchNormalization of "
-                "its own; list its layers in the body, or say batch_norm='per_tower'."
+                f"{who} holds a BatchNormalization, which batch_norm='synchronised' "
+                "cannot reach; list its layers in the body, or say 'per_tower'."
             )
 
 
 def _structure_of(
-    blueprint: Blueprint, batch: int, costs: Sequence[Work] | None = None
+    blueprint: Blueprint, batch: int, settings: Sequence[str], works: Sequence[Work]
 ) -> Graph:
-    """The calls as they stand in the source, for one batch; costs of each, or none."""
+    """The calls as they stand in the source, for one batch."""
     sites = blueprint.sites
-    works = costs or [Work()] * len(sites)
     call_of = {id(site.node): site.call for site in sites}
     weights: dict[int, Weights] = {}  # each variable by its id, named by its path
     taken: Counter[str] = Counter()
     tensors: dict[tuple[str, str, int], Tensor] = {}
     calls = []
-    for site, work, kept in zip(sites, works, _kept_bytes(sites, works, batch)):
+    kept_bytes = _kept_bytes(sites, works, batch)
+    for site, text, work, kept in zip(sites, settings, works, kept_bytes):
         operation = site.node.operation
-        for variable in variables_of(operation):
+        own = variables_of(operation)
+        for variable in own:
             if id(variable) not in weights:
                 size = size_of(variable, batch)
                 weights[id(variable)] = Weights(
@@ -181,9 +183,9 @@ def _structure_of(
                 activation_bytes=kept,
                 inner_bytes=work.inner_bytes + bytes_of(*(outputs[i] for i in some)),
                 keeps_output=keeps_output,
-                weights=tuple(weights[id(v)].name for v in variables_of(operation)),
+                weights=tuple(weights[id(v)].name for v in own),
                 lookups=tuple(weights[id(v)].name for v in tables_of(operation)),
-                settings=_settings_of(operation),
+                settings=_digest(operation, text),
                 batch_moments=isinstance(operation, keras.layers.BatchNormalization),
                 **{name: getattr(work, name) for name in _SAME},
             )
@@ -226,18 +228,15 @@ def _kept_bytes(sites: Sequence[Site], works: Sequence[Work], batch: int) -> lis
     return found
 
 
-def _settings_of(operation: Any) -> str:
-    """The activation of a layer and a digest of its configuration; "" if unknown.
-
-    Names, seeds and types are left out: models that are built twice differ in them.
-    """
-    known = isinstance(operation, keras.Layer)
-    if not known or isinstance(operation, keras.Model | keras.layers.Lambda):
+def _digest(operation: Any, settings: str) -> str:
+    """The activation of a layer and a digest of its settings; "" if unknown."""
+    described = isinstance(operation, keras.Layer) and not isinstance(
+        operation, keras.Model | keras.layers.Lambda
+    )
+    if not described or not settings:
         return ""
-    text = configuration(operation, _IGNORED, lambda value: type(value).__name__)
     name = getattr(getattr(operation, "activation", None), "__name__", "")
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{name} #{digest}".lstrip() if text else ""
+    return f"{name} #{hashlib.sha256(settings.encode()).hexdigest()[:8]}".lstrip()
 
 
 # Plans and their sources -----------------------------------------------------------
@@ -245,21 +244,21 @@ def _settings_of(operation: Any) -> str:
 
 def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
     """The source's blueprint, its nested models expanded as the plan's calls are."""
-    calls = fold(plan.graph)
-    expanded = any("/" in call.name for call in calls)
-    found = blueprint_of(source, "expand" if expanded else "keep")
-    if expanded and isinstance(source, keras.Model):  # or branches have such names
-        kept = blueprint_of(source, "keep")
-        kinds = [type(site.node.operation).__name__ for site in kept.sites]
-        found = kept if kinds == [call.kind for call in calls] else found
-    return found
+    calls, kept = fold(plan.graph), blueprint_of(source)
+    kinds = [type(site.node.operation).__name__ for site in kept.sites]
+    nested = any("/" in call.name for call in calls)  # or branches have such names
+    if nested and kinds != [call.kind for call in calls]:
+        return blueprint_of(source, "expand")
+    return kept
 
 
 def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
     """The source's calls under the names and parts that the plan gave them."""
     graph = plan.graph
     calls, plain = fold(graph), collapse(graph)
-    source = _structure_of(sized(blueprint), graph.batch)
+    settings = [settings_of(site.node.operation) for site in blueprint.sites]
+    works = [Work()] * len(settings)
+    source = _structure_of(sized(blueprint), graph.batch, settings, works)
     # Towers of a whole model have no branches.
     same = blueprint.declared and (blueprint.towers or not graph.towers)
     branches = ({*plain.part, *source.part} - {*graph.towers}) if same else ()

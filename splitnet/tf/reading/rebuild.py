@@ -33,14 +33,10 @@ def rebuilt(layer: Any) -> Any:
     _refuse_hidden_variables(layer)
     try:
         if isinstance(layer, keras.layers.Lambda):  # no configuration has its function
-            clone = type(layer)(
-                layer.function,
-                output_shape=keras_api.lambda_output_shape(layer),
-                mask=layer.mask,
-                arguments=layer.arguments,
-                name=layer.name,
-                dtype=keras.layers.Layer.get_config(layer).get("dtype"),
-            )
+            own = {name: getattr(layer, name) for name in ("mask", "arguments", "name")}
+            own["output_shape"] = keras_api.lambda_output_shape(layer)
+            own["dtype"] = keras.layers.Layer.get_config(layer).get("dtype")
+            clone = type(layer)(layer.function, **own)
         else:
             classes = {type(one).__name__: type(one) for one in sublayers(layer)}
             with keras.saving.CustomObjectScope(classes):
@@ -52,12 +48,9 @@ def rebuilt(layer: Any) -> Any:
             raise
         raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
     for one, other in zip(sublayers(layer), sublayers(clone)):
-        if type(one) is type(other):  # each initializer draws its seed when it is made
-            vars(other).update(
-                (name, value)
-                for name, value in vars(one).items()
-                if isinstance(value, keras.initializers.Initializer)
-            )
+        for name, value in vars(one).items() if type(one) is type(other) else ():
+            if isinstance(value, keras.initializers.Initializer):
+                vars(other)[name] = value  # each draws its seed when it is made
     clone.trainable = layer.trainable
     return clone
 
@@ -68,9 +61,7 @@ def _refuse_hidden_variables(layer: Any) -> None:
         hidden = [
             getattr(value, "name", type(value).__name__)
             for value in _reached(layer.function)
-            if not isinstance(value, keras.layers.Layer)
-            or not value.built
-            or value.variables
+            if not getattr(value, "built", False) or value.variables
         ]
     else:
         own = [one for one in sublayers(layer) if not from_keras(one)]
@@ -80,8 +71,8 @@ def _refuse_hidden_variables(layer: Any) -> None:
         raise DeclarationError(
             f"layer {layer.name!r} ({type(layer).__qualname__}) hides variables from "
             f"Keras: {', '.join(hidden)}. They could be neither placed, trained nor "
-            "saved. Make them with add_weight() in a layer's __init__ or build(); a "
-            "function that uses layers can be the body of a branch."
+            "saved. Make them with add_weight(); a function that uses layers can be "
+            "the body of a branch."
         )
 
 
@@ -99,12 +90,12 @@ def check_alike(layer: Any, clone: Any) -> None:
 
     Settings are plain attributes that a class which is not Keras' own has set.
     """
-    mine, its = (
-        [(v.name, tuple(v.shape)) for v in x.variables] for x in (layer, clone)
-    )
-    if [shape for _, shape in mine] != [shape for _, shape in its]:
-        said = (", ".join(f"{n}{s}" for n, s in some) or "none" for some in (mine, its))
-        raise NotRebuiltError("its variables are {}, the copy's {}".format(*said))
+    if [v.shape for v in layer.variables] != [v.shape for v in clone.variables]:
+        mine, its = (
+            ", ".join(f"{v.name}{tuple(v.shape)}" for v in one.variables) or "none"
+            for one in (layer, clone)
+        )
+        raise NotRebuiltError(f"its variables are {mine}, the copy's {its}")
     for one, other in zip(sublayers(layer), sublayers(clone)):
         for name, value in () if from_keras(one) else vars(one).items():
             found = vars(other).get(name, value)
@@ -121,9 +112,8 @@ def check_alike(layer: Any, clone: Any) -> None:
 def share_parts(original: Any, copy: Any, known: dict[int, tuple[Any, Any]]) -> None:
     """Let a copy hold the copies of the layers and seeds that its original holds.
 
-    By its configuration alone, a dense layer that is called, and is wrapped by
-    `TimeDistributed` as well, would become two. `known` has each original that was met,
-    with its copy, by its id.
+    Else a dense layer that is called, and wrapped by `TimeDistributed` as well, would
+    become two. `known` has each original that was met, with its copy, by its id.
     """
     known[id(original)] = (original, copy)
 
@@ -149,10 +139,9 @@ def share_parts(original: Any, copy: Any, known: dict[int, tuple[Any, Any]]) -> 
 
 def carry_assets(layer: Any, clone: Any) -> None:
     """Copy what a layer saves beside its variables, by its own saving methods."""
-    kind = type(layer)
-    own = kind.load_own_variables is not keras.layers.Layer.load_own_variables
+    kind, plain = type(layer), keras.layers.Layer.load_own_variables
     derives = hasattr(kind, "adapt") or not from_keras(kind)
-    if derives and layer.variables and own:
+    if derives and layer.variables and kind.load_own_variables is not plain:
         store: dict[str, Any] = {}
         layer.save_own_variables(store)
         clone.load_own_variables(store)
@@ -177,8 +166,8 @@ def held_layers(function: Any) -> list[Any]:
 
 def held_functions(layer: Any) -> list[Any]:
     """The `tf.function`s that a layer keeps, also in lists, closures and the like."""
-    held = list(vars(layer).values())
-    return _reached(held, (tf.types.experimental.PolymorphicFunction,))
+    kinds = (tf.types.experimental.PolymorphicFunction,)
+    return _reached(list(vars(layer).values()), kinds)
 
 
 def _reached(root: Any, kinds: tuple[type, ...] = _STATEFUL) -> list[Any]:

@@ -2,15 +2,12 @@
 
 A layer whose outputs do not read one another is cut along its output axis, and an
 attention layer by its heads. Each slice is a layer with its part of the weights; their
-outputs are put side by side, or summed. So each device holds its part of weights,
-gradients and slots, and what is placed, planned and audited are ordinary layers.
+outputs are put side by side, or summed, since each head adds its share to every output.
+The output's bias belongs to no head: the first slice has it.
 `tf/parallel/splitting.py` makes one layer of them again.
 
     x --+-- heads 0 to 3 (gpu:0) --+-- sum -- what the whole layer gives
         +-- heads 4 to 7 (gpu:1) --+
-
-Each head reads all inputs and adds its share to every output, so slices are summed.
-The output's bias belongs to no head: the first slice has it.
 """
 
 import functools
@@ -68,10 +65,9 @@ def cut_layer(
 ) -> tuple[list[Any], Any]:
     """Cut a layer into slices without values, call them, and join what they give.
 
-    They begin with the values that the whole layer has or would be initialized with. To
-    be called where layers are built without values: `copies` is the cloner there, and
-    `call` calls a layer with the inputs. Returns the outputs of the slices and of the
-    join; a SplitnetError says why a layer cannot be cut so.
+    Their values are those of the whole layer, or of its initializers. `copies` is a
+    cloner of layers without values, `call` calls a layer with the inputs. Returns the
+    outputs of the slices and of the join; a SplitnetError says what prevents that.
     """
     kind, config = type(layer).__name__, _checked_config(layer)
     attends, who = kind in HEAD_SLICES, f"{kind} {layer.name!r}"
@@ -95,7 +91,6 @@ def cut_layer(
     start, parts = 0, []
     for number, size in enumerate(batch_shares(width, count)):
         changed = {**config, "name": f"{layer.name}_slice{number}"}
-        changed.pop("build_config", None)
         for key in _COUNTED[kind]:
             if isinstance(config[key], list | tuple):
                 changed[key] = list(config[key])
@@ -130,31 +125,26 @@ def _checked_config(layer: Any) -> dict[str, Any]:
     kind = type(layer).__name__
     if kind not in _COUNTED or not keras_api.from_keras(layer):
         raise SplitnetError(
-            f"its body is {layer!r}, which cannot be cut along its outputs. net.split "
-            f"takes one layer of {', '.join(sorted(_COUNTED))}."
+            f"its body is {layer!r}, which cannot be cut along its outputs; these can: "
+            f"{', '.join(sorted(_COUNTED))}."
         )
     config: dict[str, Any] = layer.get_config()
+    config.pop("build_config", None)
     activation = getattr(layer, "activation", None)
-    trained = isinstance(activation, keras.layers.Layer) and (
-        type(activation).build is not keras.layers.Layer.build
-    )
-    reads_all = ("activity_regularizer", "_activity_regularizer")
     obstacles = {
-        "has groups or a low-rank adaptation, which tie its outputs together; use "
-        "net.branch.": config.get("groups", 1) != 1 or config.get("lora_rank"),
-        "has an activity_regularizer, which reads all outputs at once; add "
-        "keras.layers.ActivityRegularization after the split instead.": any(
-            getattr(layer, name, None) is not None for name in reads_all
-        ),
-        "is quantized, which its slices would not be; use net.branch.": getattr(
-            layer, "quantization_mode", None
-        ),
-        "has an activation with weights of its own; make that a branch behind the "
-        "split.": trained,
+        "groups": config.get("groups", 1) != 1,
+        "a low-rank adaptation": config.get("lora_rank"),
+        "an activity_regularizer": getattr(layer, "activity_regularizer", None)
+        or config.get("activity_regularizer"),
+        "quantized weights": getattr(layer, "quantization_mode", None),
+        "an activation with weights": isinstance(activation, keras.layers.Layer)
+        and type(activation).build is not keras.layers.Layer.build,
     }
-    for why, found in obstacles.items():
-        if found:
-            raise SplitnetError(f"{kind} {layer.name!r} {why}")
+    if found := [what for what, has in obstacles.items() if has]:
+        raise SplitnetError(
+            f"{kind} {layer.name!r} has {' and '.join(found)}, which its slices cannot "
+            "have each for itself; use net.branch."
+        )
     return config
 
 
@@ -172,10 +162,9 @@ def _axis_of(layer: Any, config: dict[str, Any], count: int) -> int:
     axes = [-i for i in range(1, len(ends) + 1) if ends[-i] in own & set(bias)]
     if not axes:
         raise SplitnetError(
-            f"EinsumDense {layer.name!r} computes {config['equation']!r}"
-            f"{' with a bias along ' + bias if config['bias_axes'] else ''}, where no "
-            "axis of the output, seen from its end, comes from the weights alone; use "
-            "net.branch."
+            f"EinsumDense {layer.name!r} computes {config['equation']!r}, where no "
+            "axis of the output, seen from its end, comes from kernel and bias alone; "
+            "use net.branch."
         )
     shape = config["output_shape"]
     return next((a for a in axes if _extent(shape, a) >= count), axes[0])

@@ -37,13 +37,7 @@ def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
     """
     if isinstance(source, Net):
         return _blueprint_of_net(source)
-    source = resolved(source)
-    if not isinstance(source, keras.Model):
-        raise DeclarationError(
-            "a model is a splitnet.Net, a keras.Model, or a function without arguments "
-            f"that builds one. Received: {source!r} ({type(source).__name__})."
-        )
-    model = _functional_of(source)
+    model = _functional_of(resolved(source))
     flow = flow_of(model, nested)
     sites = named((None, node) for node in flow.calls)
     parts = tuple(
@@ -61,6 +55,11 @@ def resolved(source: Any) -> Any:
 
 def _functional_of(model: Any) -> Any:
     """The functional form of a Keras model, over its own layers and nodes."""
+    if not isinstance(model, keras.Model):
+        raise DeclarationError(
+            "a model is a splitnet.Net, a keras.Model, or a function without arguments "
+            f"that builds one. Received: {model!r} ({type(model).__name__})."
+        )
     kind, own = type(model), vars(model)
     base, codes = keras_api.Functional, ("call", "__call__")
     if isinstance(model, keras.Sequential):
@@ -78,11 +77,10 @@ def _functional_of(model: Any) -> Any:
     ]
     if hidden:
         raise DeclarationError(
-            f"model {getattr(model, 'name', model)!r} ({kind.__qualname__}) is "
-            f"subclassed: its {' and '.join(hidden)} is code that its graph of calls "
-            "does not have. Make it from keras.Model(inputs, outputs), whose "
-            "subclasses keep steps of their own, or declare a net with this model, or "
-            "each of its sublayers, as the body of a branch."
+            f"model {model.name!r} ({kind.__qualname__}) is subclassed: its "
+            f"{' and '.join(hidden)} is code that its graph of calls does not have. "
+            "Make it from keras.Model(inputs, outputs), whose subclasses keep steps of "
+            "their own, or declare a net with it as the body of a branch."
         )
     if base is keras.Sequential:
         return keras.Model(model.inputs, model.outputs, name=model.name)
@@ -105,11 +103,9 @@ def sized(blueprint: Blueprint) -> Blueprint:
         shape = (*tensor.shape[:1], *known)
         spec = keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
         none = keras_api.SymbolicArguments()
-        entry = flatten.InnerNode(node.operation, none, [spec], is_input=True)
-        given += entry.outputs
-        if shape != tuple(tensor.shape):
-            name = node.operation.name
-            open_sizes.append(f"{name!r} {tuple(tensor.shape)} as {shape}")
+        given += flatten.InnerNode(node.operation, none, [spec], is_input=True).outputs
+        if shape != tensor.shape:
+            open_sizes.append(f"{node.operation.name!r} {tensor.shape} as {shape}")
     if not open_sizes:
         return blueprint
     try:
@@ -118,8 +114,7 @@ def sized(blueprint: Blueprint) -> Blueprint:
         return blueprint
     warn_once(
         f"model {blueprint.name!r} leaves sizes open, so costs and memory are those of "
-        f"inputs of an assumed size: {'; '.join(open_sizes)}. Build it with its real "
-        "sizes for other figures."
+        f"inputs of an assumed size: {'; '.join(open_sizes)}."
     )
     return blueprint.along(flow)
 
@@ -254,16 +249,18 @@ class NetTrace:
 
     def result(self, branch: Branch) -> Any:
         """What a branch returns; None, and a fault, if it cannot be applied."""
-        entry = branch.kind == "input"
         try:
             inputs = self.look_up(branch.inputs)
         except LookupError as error:
             self.faults += error.args
             return None
-        if not entry and not branch.sources:
+        if branch.kind != "input" and not branch.sources:
             return None
+        shapes = [str(getattr(t, "shape", t)) for t in keras.tree.flatten(inputs)]
+        asked = f"its body cannot be applied to inputs of shape {', '.join(shapes)}"
         try:
-            if entry:
+            if branch.kind == "input":
+                asked = f"shape {branch.shape} and dtype {branch.dtype!r} cannot be"
                 made = keras.Input(branch.shape, dtype=branch.dtype, name=branch.name)
             else:
                 self._branch = branch
@@ -277,19 +274,11 @@ class NetTrace:
         except Exception as error:  # whatever a layer or a user's function raises
             if keras_api.needs_memory(error):
                 raise
-            why = f"{type(error).__name__}: {first_line(error)}"
-            shapes = [str(getattr(t, "shape", t)) for t in keras.tree.flatten(inputs)]
+            why = f"{asked}: {type(error).__name__}: {first_line(error)}"
             if isinstance(error, SplitnetError):
                 why = str(error)
-            elif entry:
-                why = (
-                    f"shape {branch.shape} and dtype {branch.dtype!r} cannot be: {why}"
-                )
-            else:
-                given = f"inputs of shape {', '.join(shapes)}"
-                why = f"its body cannot be applied to {given}: {why}"
-                if type(branch.body).__name__ in HEAD_SLICES:
-                    why += ". It reads [query, value] or [query, value, key]"
+            elif type(branch.body).__name__ in HEAD_SLICES:
+                why += ". It reads [query, value] or [query, value, key]"
             self.faults.append(f"{branch.where}: {branch.kind} {branch.name!r}: {why}")
             return None
         for node in _nodes_between(flat, self._known):

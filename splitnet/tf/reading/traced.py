@@ -1,11 +1,8 @@
 """What a call costs: trace it once, and count its operations.
 
 A multiply-add counts as two FLOPs, a transcendental function as four, any other
-operation on an element as one.
-
-The call is traced into a graph of its own, forward and backward, on placeholders, which
-stand for the layer's variables as well. So nothing is allocated, and TensorFlow's
-runtime is not even started.
+operation on an element as one. The call is traced into a graph of its own, forward and
+backward, on placeholders, also for variables: TensorFlow's runtime is not started.
 """
 
 import math

@@ -1,6 +1,5 @@
 """The variables of an operation, also those that Keras does not list."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -13,18 +12,11 @@ def variables_of(operation: Any) -> list[Any]:
 
     Those that Keras lists, then those that a layer only holds: states of a recurrence.
     """
-    found = {id(v): v for v in getattr(operation, "variables", ())}
-
-    def gather(values: Iterable[Any]) -> None:
-        for value in values:
-            if isinstance(value, keras.Variable):
-                found.setdefault(id(value), value)
-            elif isinstance(value, list | tuple | dict):
-                gather(value.values() if isinstance(value, dict) else value)
-
+    found = [*getattr(operation, "variables", ())]
     for layer in keras_api.sublayers(operation):
-        gather(value for name, value in vars(layer).items() if not name.startswith("_"))
-    return list(found.values())
+        states = keras.tree.flatten(getattr(layer, "states", None))
+        found += [state for state in states if isinstance(state, keras.Variable)]
+    return list({id(v): v for v in found}.values())
 
 
 def weights_of(operation: Any) -> list[Any]:

@@ -5,7 +5,7 @@ Nothing here initialises TensorFlow.
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,6 @@ MIB = 2**20
 # two jobs of one half each would not fit one card.
 CONTEXT_BYTES = 640 * MIB
 _GPU_SETTINGS = ("visible", "memory_growth", "memory_limit", "memory_fraction")
-_SHARED = {
-    "CUDA_VISIBLE_DEVICES": "visible",
-    "TF_FORCE_GPU_ALLOW_GROWTH": "memory_growth",
-    "OMP_NUM_THREADS": "cpu_threads",
-}
-"""Variables that others read as well, and the setting that each concerns."""
 _given: dict[str, object] = {}  # what calls of configure() have set so far
 _Step = tuple[str, Callable[[], object]]  # a setting as it was given, what applies it
 
@@ -83,8 +77,8 @@ def configure(
     """
     options = {name: value for name, value in locals().items() if value is not None}
     settings = apply_settings(options)
-    if idle := [name for name in _idle(settings) if name in options]:
-        warn(f"{', '.join(idle)}: no effect, TensorFlow finds no GPU here.")
+    for said in idle_settings(settings, options):
+        warn(said)
     return settings
 
 
@@ -186,25 +180,14 @@ def _share(settings: Settings, index: int, faults: list[str]) -> int:
     return each
 
 
-def remarks(settings: Settings) -> list[str]:
-    """Settings without effect here, and variables that others read as well."""
-    idle = (
-        f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
-        for name in _idle(settings)
-    )
-    shared = (
-        f"{variable}={os.environ[variable]!r} of the environment counts beside "
-        f"{_said(settings, name)}"
-        for variable, name in _SHARED.items()
-        if variable in os.environ
-    )
-    return [*idle, *shared]
-
-
-def _idle(settings: Settings) -> list[str]:
-    """Settings of GPUs on a machine without any."""
+def idle_settings(settings: Settings, names: Container[str]) -> list[str]:
+    """A remark for each of these settings that is of GPUs, where there are none."""
     gpus = _tf().config.list_physical_devices("GPU")
-    return [name for name in _GPU_SETTINGS if settings[name] and not gpus]
+    return [
+        f"{_said(settings, name)} has no effect: TensorFlow finds no GPU here"
+        for name in _GPU_SETTINGS
+        if name in names and settings[name] and not gpus
+    ]
 
 
 def _said(settings: Settings, name: str) -> str:

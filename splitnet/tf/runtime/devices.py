@@ -54,9 +54,7 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
     gpus = [device for device, _ in _real_gpus()]
     count = 1 if stand_in_gpus else cpu_devices()
     share = host_memory_bytes() // (stand_in_gpus + count)
-    cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
+    cores = len(psutil.Process().cpu_affinity())
     speed = {"speed": f"{50 * cores} GFLOP/s", "memory": share}
     speed["bandwidth"] = f"{min(10 * cores, 100)} GB/s"
     if cpu_devices() <= stand_in_gpus:
@@ -64,9 +62,8 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
             raise ConfigError(
                 f"too late for {stand_in_gpus} stand-in GPUs: they need one CPU device "
                 "each and one more, and TensorFlow has already started with "
-                f"{cpu_devices()}. Call sn.local_cluster(stand_in_gpus="
-                f"{stand_in_gpus}) before the first layer, tensor or dataset is made; "
-                "in a notebook, restart the kernel first."
+                f"{cpu_devices()}. Ask before the first layer, tensor or dataset is "
+                "made; in a notebook, restart the kernel first."
             )
         make_cpu_devices(stand_in_gpus + 1)
     for i in range(stand_in_gpus):
@@ -86,12 +83,12 @@ def _real_gpus() -> Iterator[tuple[Device, Details]]:
         model = str(told.get("device_name", ""))
         index = tf.config.list_physical_devices("GPU").index(gpu)
         # The driver may count cards in another order than TensorFlow does.
-        order = sorted(known, key=lambda c: (c.model != model, c.index != index))
+        likely = sorted(known, key=lambda c: (c.model != model, c.index != index))
         capability = ".".join(map(str, told.get("compute_capability", ())))
-        card = order[0] if order else Details(model)
+        card = [*likely, Details(model)][0]
         preset = _preset(card.model)
         memory = PRESETS[preset][0]
-        if order:  # what is free, and what TensorFlow has taken here
+        if likely:  # what is free, and what TensorFlow has taken here
             if not started():
                 _free_before[card.uuid] = card.free_bytes
             own = sum(used for pid, used in card.used_by if pid == os.getpid())
@@ -120,8 +117,7 @@ def host_memory_bytes() -> int:
     Rounded down to 256 MiB, so that two plans made in a row are for the same machine.
     """
     free = psutil.virtual_memory().available
-    limit = _cgroup_bytes("memory.max")
-    if limit is not None:
+    if (limit := _cgroup_bytes("memory.max")) is not None:
         free = min(free, limit - (_cgroup_bytes("memory.current") or 0))
     return max(free // (256 * MIB), 1) * 256 * MIB
 

@@ -30,23 +30,17 @@ def cards() -> list[Details]:
         import pynvml
 
         pynvml.nvmlInit()
-    except ImportError:
-        return []
-    except pynvml.NVMLError:
+    except Exception:  # it is not installed, or finds no driver
         return []
     try:
         count = pynvml.nvmlDeviceGetCount()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
         wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = [(str(i), pynvml.nvmlDeviceGetUUID(h)) for i, h in enumerate(handles)]
         chosen = handles if wanted is None else []
-        for word in map(str.strip, wanted.split(",") if wanted else ()):
-            named = [
-                handle
-                for handle, (index, uuid) in zip(handles, names)
-                if word and (uuid.startswith(word) or word == index)
-            ]
-            if not named:  # CUDA stops at the first entry that names no card
+        for word in map(str.strip, (wanted or "none").split(",")):
+            starts = [pynvml.nvmlDeviceGetUUID(h)[: len(word)] for h in handles]
+            named = [h for i, h in enumerate(handles) if word in (str(i), starts[i])]
+            if not (word and named):  # CUDA stops at the first that names no card
                 break
             chosen.append(named[0])
         return [_details(pynvml, i, chosen) for i in range(len(chosen))]

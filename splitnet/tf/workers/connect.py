@@ -4,41 +4,45 @@ TensorFlow ends a step at once if a worker dies, and waits without limit if one 
 So a thread asks every worker for its state, by plain gRPC with a deadline, and closes
 the connections to one that does not answer: the step then ends with an error as well.
 
-TensorFlow does not wait for operations outside of functions, and a function reaches the
-worker by another way: after `set_weights` or `load_weights` a step could run on the old
-values. So each step of a model that uses workers waits for those operations first.
+A function reaches a worker by another way than operations outside of functions, and
+may overtake them: `set_weights`. So each step of a model waits for those first.
 """
 
 import functools
+import json
 import logging
 import os
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any, NamedTuple
 
 import psutil
 
-from splitnet.core.cluster import CLIENT, Cluster, Host
+from splitnet.core.cluster import CLIENT, PRESETS, Cluster, Host, Link
 from splitnet.core.errors import ConfigError, WorkerError, first_line, warn
 from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import started
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
-from splitnet.tf.workers.network import JOB_VARIABLES, job_of, listen
-from splitnet.tf.workers.start import VERSION_MARK, spec_of
+from splitnet.tf.workers.start import VERSION_MARK, listen, spec_of
 
+CLUSTER_VARIABLE = "SPLITNET_CLUSTER"  # the file of the cluster that `up` started
+_PORT = "2222"  # the client's; workers listen at the next ones
+_BETWEEN_HOSTS = Link("*", "*", 1.2e9, 2e-4)
+_Found = tuple[str, Sequence[str], int | None]
+"""Address of the client, those of the workers, and which of them this process is."""
 _PATIENCE = 2  # requests without an answer before a worker counts as lost
 _LONG_SECONDS = 8.0  # for an answer, before work is refused
 _STATES = {"OK": "healthy", "DEADLINE_EXCEEDED": "unresponsive"}
 _REASONS = {
     "healthy": "",
     "unresponsive": ": no answer; the process hangs or is stopped, or the network does",
-    "unreachable": ": no worker listens there; it died, was not started, or the "
-    "address is wrong",
+    "unreachable": ": no worker listens there; it died, or the address is wrong",
 }
 _joined: list["Connection"] = []
 _plans: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
@@ -53,8 +57,8 @@ class Health:
 
     def __str__(self) -> str:
         """The state as a clause of a message."""
-        who = f"{self.host.name} ({self.host.address})"
-        return f"{who} is {self.state}{_REASONS[self.state]}"
+        where = self.host.address
+        return f"{self.host.name} ({where}) is {self.state}{_REASONS[self.state]}"
 
 
 def workers_of(cluster: Cluster) -> list[Host]:
@@ -67,18 +71,16 @@ def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health
     """Ask all these workers at once for their state, within the time limit."""
     import grpc
 
-    asked = []
-    for host in hosts:
-        no_proxy = [("grpc.enable_http_proxy", 0)]
-        channel = grpc.insecure_channel(host.address, options=no_proxy)
-        ask = channel.unary_unary("/tensorflow.WorkerService/GetStatus")
-        asked.append((host, channel, ask.future(b"", timeout=timeout_seconds)))
-    found = []
-    for host, channel, answer in asked:
-        state = _STATES.get(answer.code().name, "unreachable")  # code() waits
-        found.append(Health(host, state))
-        channel.close()
-    return found
+    no_proxy = [("grpc.enable_http_proxy", 0)]
+    with ExitStack() as channels:
+        asked = []
+        for host in hosts:
+            channel = grpc.insecure_channel(host.address, options=no_proxy)
+            channels.enter_context(channel)
+            ask = channel.unary_unary("/tensorflow.WorkerService/GetStatus")
+            asked.append((host, ask.future(b"", timeout=timeout_seconds)))
+        answers = [(host, answer.code().name) for host, answer in asked]  # waits
+    return [Health(host, _STATES.get(code, "unreachable")) for host, code in answers]
 
 
 class Connection:
@@ -124,14 +126,13 @@ class Connection:
 
     def check(self, *, ask: bool) -> None:
         """Refuse to go on while a worker is lost; `ask` all, or if one was silent."""
-        if ask or self._lost:
-            self._lost = self._unwell()
-        if self._lost:
+        if (ask or self._lost) and self._unwell():
             raise _loss(self._lost)
 
     def _unwell(self) -> dict[str, Health]:
         found = self.health(timeout_seconds=_LONG_SECONDS)
-        return {h.host.name: h for h in found if h.state != "healthy"}
+        self._lost = {h.host.name: h for h in found if h.state != "healthy"}
+        return self._lost
 
 
 def _close_connections(address: str) -> None:
@@ -228,13 +229,15 @@ def connect(
             'program, and "worker:0" = "10.0.0.2:2222".'
         )
     again = started()
-    if again and not (_joined and _joined[0].cluster.hosts == cluster.hosts):
+    if again and not _joined:
         raise ConfigError(
-            "this program has joined another cluster; TensorFlow can join one only."
-            if _joined
-            else "too late to join a cluster: TensorFlow has already started. Call "
+            "too late to join a cluster: TensorFlow has already started. Call "
             "sn.connect(cluster) before the first layer, tensor or dataset is made; "
             "in a notebook, restart the kernel first."
+        )
+    if again and _joined[0].cluster.hosts != cluster.hosts:
+        raise ConfigError(
+            "this program has joined another cluster; TensorFlow can join one only."
         )
     listen(cluster, None if again else address[CLIENT], allow_remote=allow_remote)
     _wait_for(workers, usual if wait_seconds is None else wait_seconds)
@@ -281,11 +284,8 @@ def _check_versions(workers: Sequence[Host], tf: Any) -> None:
         if version != name != f"{VERSION_MARK}{tf.__version__}"[:15]:
             faults.append(f"{worker.name} ({worker.address}) has TensorFlow {version}")
     if faults:
-        raise ConfigError(
-            f"this program has TensorFlow {tf.__version__}, workers have another. "
-            "Install the same version everywhere.",
-            faults,
-        )
+        why = f"this program has TensorFlow {tf.__version__}, workers have another."
+        raise ConfigError(f"{why} Install the same version everywhere.", faults)
 
 
 def wait_for_workers(*, ask: bool = False) -> None:
@@ -316,28 +316,155 @@ def add_barrier(model: Any, plan: Plan) -> None:
     """Let each step of a model wait for workers first, if it uses some."""
     if any(plan.cluster[name].host for name in plan.device_of.values()):
         _plans[model] = plan
-        for kind in ("train", "test", "predict"):
-            _wait_first(model, f"{kind}_function")
+        for name in ("train_function", "test_function", "predict_function"):
+            make = getattr(model, f"make_{name}")
+            waiting = functools.partial(_make_waiting, model, name, make)
+            vars(model)[f"make_{name}"] = waiting
 
 
-def _wait_first(model: Any, name: str) -> None:
-    """Add the wait to the step functions that Keras makes and keeps as `name`."""
-    make: Callable[..., Any] = getattr(model, f"make_{name}")
+def _make_waiting(
+    model: Any, name: str, make: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Make the step function that Keras keeps as `name`; it waits first."""
+    wait_for_workers(ask=True)
+    make(*args, **kwargs)
+    run = getattr(model, name)
+    if run is not None and not hasattr(run, "_waits"):
 
-    @functools.wraps(make)
-    def making(*args: Any, **kwargs: Any) -> Any:
-        wait_for_workers(ask=True)
-        make(*args, **kwargs)
-        run = getattr(model, name)
-        if run is not None and not hasattr(run, "_waits"):
+        @functools.wraps(run)
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            wait_for_workers()
+            return run(*args, **kwargs)
 
-            @functools.wraps(run)
-            def waiting(*args: Any, **kwargs: Any) -> Any:
-                wait_for_workers()
-                return run(*args, **kwargs)
+        vars(waiting)["_waits"] = True
+        setattr(model, name, waiting)
+    return getattr(model, name)
 
-            vars(waiting)["_waits"] = True
-            setattr(model, name, waiting)
-        return getattr(model, name)
 
-    vars(model)[f"make_{name}"] = making
+# The cluster of a job -------------------------------------------------------------
+
+
+class Job(NamedTuple):
+    """A job's cluster, where it was found, and which worker this process is, if any."""
+
+    cluster: Cluster
+    origin: str
+    index: int | None = None
+
+
+def job_of(environ: Mapping[str, str]) -> Job:
+    """The cluster that the environment describes; the first of those in the table.
+
+    Else that of the file `SPLITNET_CLUSTER`. `SPLITNET_GPUS_PER_HOST` and
+    `SPLITNET_GPU_PRESET` describe the GPUs of each host, where Slurm does not.
+    """
+    for variable, (read, origin, remedy) in JOB_VARIABLES.items():
+        if environ.get(variable):
+            try:
+                client, workers, index = read(environ)
+                return Job(_cluster(client, workers, environ), origin, index)
+            except Exception as error:  # of variables, JSON or TensorFlow's resolver
+                fault = f"{origin} cannot be read ({type(error).__name__}: {error})"
+                raise ConfigError(f"{fault}. {remedy}") from None
+    if path := environ.get(CLUSTER_VARIABLE):
+        return Job(Cluster.load(path), f"file {path}")
+    raise ConfigError(
+        "which cluster? Give one, such as Cluster.load('cluster.toml'), or start the "
+        "program by `splitnet cluster up` or `splitnet launch`. Looked for: "
+        f"{', '.join([*JOB_VARIABLES, CLUSTER_VARIABLE])}."
+    )
+
+
+def _tf_config(environ: Mapping[str, str]) -> _Found:
+    config = json.loads(environ["TF_CONFIG"])
+    task = config.get("task", {})
+    mine = int(task["index"]) if task.get("type") == "worker" else None
+    return config["cluster"]["chief"][0], config["cluster"]["worker"], mine
+
+
+def _slurm(environ: Mapping[str, str]) -> _Found:
+    """A worker for each task of the step, the client on the job's first host."""
+    import tensorflow as tf
+
+    port = int(environ.get("SPLITNET_PORT", _PORT))
+    step = {  # the batch script has the variables of the job alone
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NODELIST": environ.get("SLURM_JOB_NODELIST", ""),
+        "SLURM_STEP_NUM_TASKS": environ.get("SLURM_NTASKS", "1"),
+        "SLURM_STEP_TASKS_PER_NODE": environ.get("SLURM_TASKS_PER_NODE", "1"),
+    }
+    before = dict(os.environ)
+    os.environ.update(step | {k: v for k, v in environ.items() if k in step})
+    try:
+        spec = tf.distribute.cluster_resolver.SlurmClusterResolver(
+            port_base=port + 1,
+            gpus_per_node=1024,
+            gpus_per_task=1,
+            auto_set_gpu=False,
+        ).cluster_spec()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    workers = spec.as_dict()["worker"]
+    here = environ.get("SLURMD_NODENAME", socket.gethostname())
+    mine = None
+    if "SLURM_PROCID" in environ:
+        # The resolver sorts hosts by name, Slurm numbers tasks by its own list.
+        own = f"{here}:{port + 1 + int(environ.get('SLURM_LOCALID', 0))}"
+        mine = workers.index(own) if own in workers else int(environ["SLURM_PROCID"])
+    return environ.get("SPLITNET_CLIENT", f"{here}:{port}"), workers, mine
+
+
+def _stateful_set(environ: Mapping[str, str]) -> _Found:
+    """Pods of stable names: NAME-0.SERVICE, NAME-1.SERVICE and so on."""
+    name, service = environ["SPLITNET_STATEFUL_SET"], environ["SPLITNET_SERVICE"]
+    end = f"{service}:{int(environ.get('SPLITNET_PORT', _PORT)) + 1}"
+    workers = [f"{name}-{i}.{end}" for i in range(int(environ["SPLITNET_WORKERS"]))]
+    pod, _, number = environ.get("HOSTNAME", "").rpartition("-")
+    mine = int(number) if pod == name and number.isdigit() else None
+    return environ["SPLITNET_CLIENT"], workers, mine
+
+
+JOB_VARIABLES = {
+    "TF_CONFIG": (
+        _tf_config,
+        "TF_CONFIG",
+        'It needs a chief, which trains, and workers: {"cluster": {"chief": ["a:1"], '
+        '"worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}.',
+    ),
+    "SLURM_JOB_ID": (
+        _slurm,
+        "Slurm's variables",
+        "`splitnet launch` writes a script that runs workers and program in one job.",
+    ),
+    "SPLITNET_STATEFUL_SET": (
+        _stateful_set,
+        "the variables of a StatefulSet",
+        "`splitnet launch --engine kubernetes` writes them all.",
+    ),
+}
+"""Each stands for a job of many hosts, in the order in which they are asked."""
+
+
+def _cluster(
+    client: str, workers: Sequence[str], environ: Mapping[str, str]
+) -> Cluster:
+    """Devices of equal hosts, their addresses, and usual links in and between hosts."""
+    told = ("SPLITNET_GPUS_PER_HOST", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
+    said = next(filter(None, map(environ.get, told)), "0")
+    model, _, count = said.rpartition(":")  # Slurm says "4" or "a100:4"
+    if not count.isdigit():
+        raise ValueError(f"the number of GPUs of a host is {said!r}")
+    known = {name.lower(): name for name in PRESETS}
+    preset = environ.get("SPLITNET_GPU_PRESET", known.get(model.lower()))
+    jobs = [f"worker:{index}" for index in range(len(workers))]
+    kinds = ["cpu:0", *(f"gpu:{number}" for number in range(int(count)))]
+    names = ("cpu:0", *(f"{job}/{kind}" for job in jobs for kind in kinds))
+    made = Cluster.of(*names, preset=preset if int(count) else None)
+    links = [
+        replace(made.links[0], source=one.name, target=other.name)
+        for one, other in permutations(made, 2)
+        if one.host == other.host
+    ]
+    hosts = tuple(map(Host, [CLIENT, *jobs], [client, *workers]))
+    return replace(made, links=(*links, _BETWEEN_HOSTS), hosts=hosts)

@@ -1,9 +1,16 @@
-"""Worker processes: start them on this machine, serve as one, end them.
+"""Worker processes: start them on this machine, in private, serve as one, end them.
 
 Each is a Python program with TensorFlow's own server in it: a device of the cluster,
 with memory and threads of its own. They are started without importing TensorFlow.
+
+TensorFlow's server, and its client once it has joined a cluster, listen on every
+interface whatever address they are given, and run what anybody asks of them. So workers
+of this machine live in a Linux network namespace of their own, which has a loopback
+device and no route to anywhere else. Neither root nor a tool is needed.
 """
 
+import ctypes
+import fcntl
 import os
 import random
 import resource
@@ -11,6 +18,7 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -29,7 +37,6 @@ from splitnet.core.errors import ConfigError, format_bytes, parse_bytes
 from splitnet.core.serialization import write_cluster
 from splitnet.tf.runtime.devices import host_memory_bytes
 from splitnet.tf.runtime.logging import hide_remarks
-from splitnet.tf.workers.network import end_with_parent, isolate, listen
 
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
 _READY = b"ready"  # then, if memory is limited, the bytes that are left of it
@@ -38,6 +45,16 @@ _STOP_SECONDS = 2.0
 _HEAP = {"MALLOC_TRIM_THRESHOLD_": f"{2**40}", "MALLOC_MMAP_THRESHOLD_": f"{2**25}"}
 """A step frees its activations, and the next one needs them again: they stay mapped."""
 _LINK = Link("*", "*", 1.2e9, 4e-4)  # between processes of one machine, over loopback
+_NO_PROXY = "no_grpc_proxy"  # gRPC reads it in small letters
+_DIE_WITH_PARENT = 1
+_NEW_NET, _NEW_USER = 0x40000000, 0x10000000
+_GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
+_ADVICE = (
+    "Run the program under `splitnet cluster up --workers N -- python program.py`, "
+    "which makes the private network first; or, where other hosts may reach this one "
+    "and a firewall or a VPN stands in front, allow it (--allow-remote, "
+    "allow_remote=True, in a job SPLITNET_ALLOW_REMOTE=1); see docs/machines.md."
+)
 
 
 @dataclass(eq=False)
@@ -62,8 +79,7 @@ class LocalWorkers:
             return ""
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         lines = self._log(index).read_text(errors="replace").strip().splitlines()
-        words = "\n    ".join(lines[-8:]) or "nothing in its log"
-        return f"worker {index} ended {how}: {words}"
+        return f"worker {index} ended {how}: " + "\n    ".join(lines[-8:])
 
     def restart(self, index: int) -> str:
         """Start a worker again, or leave it out of the cluster; what was done."""
@@ -104,14 +120,13 @@ class LocalWorkers:
         for index in indices:
             process = self.processes[index]
             left = max(deadline - time.monotonic(), 0.0)
-            said, _, _ = select.select([process.stdout], [], [], left)
-            mark, *sizes = (process.stdout.readline() if said else b"").split() or [b""]
-            room |= {f"worker:{index}": int(size) for size in sizes}
-            if mark != _READY:
-                if said:
-                    process.wait()
-                late = f"worker {index} is not ready after {_START_SECONDS:.0f} s"
-                faults.append(self.ended(index) or late)
+            if not select.select([process.stdout], [], [], left)[0]:
+                faults.append(f"worker {index} is not ready in {_START_SECONDS:.0f} s")
+            elif (said := process.stdout.readline().split())[:1] == [_READY]:
+                room |= {f"worker:{index}": int(size) for size in said[1:]}
+            else:
+                process.wait()
+                faults.append(self.ended(index))
         if faults:
             raise ConfigError("workers do not start.", faults)
         return room
@@ -184,16 +199,15 @@ def local_workers(
     cluster = Cluster(devices, (_LINK,), tuple(map(Host, names, addresses)))
     file = Path(tempfile.mkdtemp(prefix="splitnet-"), "cluster.toml")
     workers = LocalWorkers(cluster, file, [])
+    command = [sys.executable, "-m", "splitnet", "worker", "--cluster", str(file)]
+    command += ["--threads", str(threads)] if threads else []
+    command += ["--memory", str(limit)] if limit else []
+    command += ["--allow-remote"] if allow_remote else []
     try:
         write_cluster(cluster, file)
         for index in range(count):
-            command = [sys.executable, "-m", "splitnet", "worker"]
-            command += ["--index", str(index), "--cluster", str(file)]
-            command += ["--core", str(cores[index % len(cores)])] if pin else []
-            command += ["--threads", str(threads)] if threads else []
-            command += ["--memory", str(limit)] if limit else []
-            command += ["--allow-remote"] if allow_remote else []
-            workers.start(index, command)
+            core = ["--core", str(cores[index % len(cores)])] if pin else []
+            workers.start(index, [*command, "--index", str(index), *core])
         room = workers.room(range(count))
         devices = [replace(d, memory_bytes=room.get(d.host, share)) for d in devices]
         workers.cluster = replace(cluster, devices=tuple(devices))
@@ -212,6 +226,91 @@ def _free_ports(count: int) -> list[int]:
             plug.bind(("", port))
             found.append(port)
     return found[:count]
+
+
+# Who can reach them --------------------------------------------------------------
+
+
+def open_interfaces() -> list[str]:
+    """Network interfaces, other than loopback, over which others could connect."""
+    states = psutil.net_if_stats().items()
+    return [name for name, state in states if name != "lo" and state.isup]
+
+
+def isolate() -> None:
+    """Move this program into a private network namespace, if it is not in one.
+
+    What it starts afterwards is there as well. There is no way back: the program can
+    no longer reach other hosts, nor they it. Other threads would keep the old network.
+    """
+    if not open_interfaces():
+        return
+    threads = psutil.Process().num_threads()
+    try:
+        if threads > 1:
+            early = "do it before numpy, Keras or TensorFlow is imported"
+            raise OSError(0, f"{threads} threads run already; {early}")
+        user, group = os.getuid(), os.getgid()
+        if _call("unshare", _NEW_NET):
+            if error := _call("unshare", _NEW_NET | _NEW_USER):
+                raise OSError(error, os.strerror(error))
+            # The same user inside, so that files keep their owners.
+            for file, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{user} {user} 1"),
+                ("gid_map", f"{group} {group} 1"),
+            ):
+                Path("/proc/self", file).write_text(text, encoding="ascii")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
+            request = struct.pack("16sh14x", b"lo", 0)
+            flags = struct.unpack("16sh14x", fcntl.ioctl(plug, _GET_FLAGS, request))[1]
+            fcntl.ioctl(plug, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _UP))
+    except OSError as error:
+        raise ConfigError(
+            "cannot make a private network for workers, for which Linux must allow "
+            f"user namespaces: {error.strerror}. {_ADVICE}"
+        ) from None
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the one that started it ends."""
+    _call("prctl", _DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _call(name: str, *arguments: int) -> int:
+    """Call the C library; the error number, 0 for none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return ctypes.get_errno() if getattr(libc, name)(*arguments) else 0
+
+
+def listen(cluster: Cluster, host: Host | None, *, allow_remote: bool) -> None:
+    """Refuse to listen where other hosts could connect, or at a host's port in use.
+
+    Lets TensorFlow call the cluster's hosts past a web proxy that is set for all.
+    """
+    allowed = allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1"
+    if not allowed and (interfaces := open_interfaces()):
+        raise ConfigError(
+            "TensorFlow listens on every interface, without a password, and whoever "
+            "reaches it can run what they like here. This machine can be reached over "
+            f"{', '.join(interfaces)}. {_ADVICE}"
+        )
+    known = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
+    names = [one.address.rpartition(":")[0].strip("[]") for one in cluster.hosts]
+    names = [*filter(None, known.split(",")), *names]
+    os.environ[_NO_PROXY] = ",".join(dict.fromkeys(names))
+    if host is None:
+        return
+    with socket.socket() as plug:
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:  # as TensorFlow does: on every interface
+            plug.bind(("", int(host.address.rpartition(":")[2])))
+        except OSError as error:
+            raise ConfigError(
+                f"{host.name} cannot listen at {host.address} ({error.strerror}): "
+                "another process uses the port, such as a program that has joined this "
+                f"cluster. End it, or give {host.name} another address in [hosts]."
+            ) from None
 
 
 # The program of a worker ---------------------------------------------------------
@@ -233,10 +332,9 @@ def serve(
     """
     workers = {h.task: h for h in cluster.hosts if h.job == "worker"}
     if index not in workers:
-        known = ", ".join(host.name for host in workers.values())
         raise ConfigError(
             f"the cluster has no worker {index}. Workers with an address in [hosts]: "
-            f"{known or 'none'}."
+            f"{', '.join(host.name for host in workers.values()) or 'none'}."
         )
     listen(cluster, workers[index], allow_remote=allow_remote)
     if core is not None:
@@ -247,15 +345,10 @@ def serve(
         os.environ["OMP_NUM_THREADS"] = str(threads)
     import tensorflow as tf
 
-    server = tf.distribute.Server(
-        spec_of(cluster.hosts),
-        job_name="worker",
-        task_index=index,
-        config=tf.compat.v1.ConfigProto(
-            intra_op_parallelism_threads=threads or 0,
-            inter_op_parallelism_threads=threads or 0,
-        ),
-    )
+    kinds = ("intra_op_parallelism_threads", "inter_op_parallelism_threads")
+    config = tf.compat.v1.ConfigProto(**dict.fromkeys(kinds, threads or 0))
+    spec = spec_of(cluster.hosts)
+    server = tf.distribute.Server(spec, "worker", index, config=config)
     # A client of any version can read this.
     Path("/proc/self/comm").write_text(f"{VERSION_MARK}{tf.__version__}"[:15], "ascii")
     room = b"" if memory_bytes is None else b" %d" % limit_memory(memory_bytes)

@@ -12,7 +12,7 @@ import yaml
 from splitnet.cli import main
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
-from splitnet.tf.workers.network import job_of
+from splitnet.tf.workers.connect import job_of
 
 TF_CONFIG = {
     "cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]},
@@ -198,7 +198,7 @@ def test_a_job_of_slurm_trains_when_it_is_tried_again(tmp_path, capsys, monkeypa
     (tmp_path / "srun").write_text(SRUN)
     (tmp_path / "srun").chmod(0o755)
     private = (
-        "import os; from splitnet.tf.workers.network import isolate; "
+        "import os; from splitnet.tf.workers.start import isolate; "
         "isolate(); os.execvp('bash', ['bash', 'job.sh'])"
     )
     places = dict.fromkeys(("SLURM_JOB_NODELIST", "SLURMD_NODENAME"), "localhost")
@@ -215,7 +215,7 @@ def test_a_job_of_slurm_trains_when_it_is_tried_again(tmp_path, capsys, monkeypa
 PODS_RUN = """
 # As Kubernetes: a process for each pod, with its variables, name and address.
 import ctypes, json, os, subprocess, sys
-from splitnet.tf.workers.network import isolate
+from splitnet.tf.workers.start import isolate
 isolate()
 libc = ctypes.CDLL(None)
 assert libc.unshare(0x20000) == 0  # a mount namespace, private from here on

@@ -200,7 +200,7 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained):
         ("large", ("InfeasibleError",)),
         ("while it is gone", ("WorkerError: 1 of 2 workers", "splitnet worker")),
         ("while it hangs", ("WorkerError: a worker is lost", "without('worker:0')")),
-        ("second", ("client:0 cannot listen at", "which has joined this cluster")),
+        ("second", ("client:0 cannot listen at", "that has joined this cluster")),
         ("another", ("joined another cluster",)),
         ("version", ("this program has TensorFlow 9.9.9",)),
         # A lost worker is named in seconds, with device and parts.

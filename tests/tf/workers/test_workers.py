@@ -13,10 +13,9 @@ import tensorflow as tf
 from splitnet.core.cluster import Cluster, Host
 from splitnet.core.errors import ConfigError, DeviceError, WorkerError
 from splitnet.tf.internals import tf_api
-from splitnet.tf.workers import connect, network, start
+from splitnet.tf.workers import connect, start
 from splitnet.tf.workers.connect import probe
-from splitnet.tf.workers.network import listen
-from splitnet.tf.workers.start import limit_memory
+from splitnet.tf.workers.start import limit_memory, listen
 from tests.tf.story import story
 
 
@@ -177,20 +176,20 @@ def test_isolate_says_which_part_the_system_refuses(monkeypatch):
         def __init__(self, *parts):
             raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(network, "open_interfaces", lambda: ["eth0"])
-    monkeypatch.setattr(network, "Path", Refusing)
-    monkeypatch.setattr(network, "_call", lambda name, flags: int(flags == 0x40000000))
-    monkeypatch.setattr(network.psutil.Process, "num_threads", lambda _: 1)
+    monkeypatch.setattr(start, "open_interfaces", lambda: ["eth0"])
+    monkeypatch.setattr(start, "Path", Refusing)
+    monkeypatch.setattr(start, "_call", lambda name, flags: int(flags == 0x40000000))
+    monkeypatch.setattr(start.psutil.Process, "num_threads", lambda _: 1)
 
     with pytest.raises(
         ConfigError, match="namespaces: Operation not permitted.*cluster up"
     ):
-        network.isolate()
+        start.isolate()
 
 
 def test_worker_refuses_an_open_network_and_a_port_in_use(monkeypatch):
     """It says what that exposes, and goes no further; so for a number of no worker."""
-    monkeypatch.setattr(network, "open_interfaces", lambda: ["eth0"])
+    monkeypatch.setattr(start, "open_interfaces", lambda: ["eth0"])
     with pytest.raises(ConfigError, match=r"(?s)every interface.*eth0.*--allow-remote"):
         listen(box(), None, allow_remote=False)
     with socket.create_server(("127.0.0.1", 0)) as plug:
