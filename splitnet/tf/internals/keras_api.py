@@ -117,12 +117,12 @@ def has_value(variable: Any) -> bool:
 
 
 def move_value(variable: Any, device: str) -> None:
-    """Give a variable that nothing has traced yet its memory on another device."""
+    """Give a variable that nothing has traced yet its memory on a device."""
     value = variable._value
+    how = {"trainable": value.trainable, "name": variable.name, "dtype": value.dtype}
     with tf.init_scope(), tf.device(device):
-        variable._value = tf.Variable(
-            value, trainable=value.trainable, name=variable.name, dtype=value.dtype
-        )
+        if value.device != tf.constant(0).device:
+            variable._value = tf.Variable(value, **how)
 
 
 def rename_variable(variable: Any, name: str, path: str) -> None:
@@ -160,12 +160,6 @@ def with_values() -> Iterator[None]:
             yield
     finally:
         set_global_attribute("stateless_scope", outer)
-
-
-def lives_on(variable: Any, device: str) -> bool:
-    """Whether a variable's memory is on a device, named in short or in full."""
-    with tf.init_scope(), tf.device(device):
-        return bool(variable.value.device == tf.constant(0).device)
 
 
 def needs_memory(error: Exception) -> bool:

@@ -41,16 +41,9 @@ def clone(
         cloner.finish()
     if move:
         cloner.move_used()
-    if cloner.reused:
-        moved = ", moved to their devices" if move else ""
-        told = [f"{name}: {why}" for name, why in cloner.reused.items()]
-        warn(
-            listed(
-                "some layers cannot be rebuilt from their configuration, so the model "
-                f"uses the very layers of its source{moved}.",
-                told,
-            )
-        )
+    if told := [f"{name}: {why}" for name, why in cloner.reused.items()]:
+        head = "some layers cannot be rebuilt from their configuration, and are used "
+        warn(listed(head + "and moved themselves." if move else "themselves.", told))
     flow = flow_of(model, blueprint.flow.nested)
     return blueprint.along(flow, model=model, reused=cloner.reused)
 
@@ -178,19 +171,17 @@ class Cloner:
         for number, device in self._used.items():
             layer = self._copies[number][1]
             for variable in [*variables_of(layer), *layer.metrics_variables]:
-                if device and not keras_api.lives_on(variable, device):
+                if device:
                     keras_api.move_value(variable, device)
             for inner in sublayers(layer):  # traced with variables at their old place
                 tf_api.forget_traces(inner, rebuild.held_functions(inner))
 
     def _copy(self, operation: Any) -> None:
         """Make the copy of an operation, or use it as it is."""
-        layer = isinstance(operation, keras.layers.Layer)
-        if layer and not self._copying and self._has_values(operation):
-            self._use(operation)
-            return
-        if not layer:
+        if not isinstance(operation, keras.layers.Layer):
             copy = keras_api.without_nodes(operation)
+        elif not self._copying and self._has_values(operation):
+            return self._use(operation)
         elif isinstance(operation, keras.Sequential):
             first = []
             if operation.built and operation.inputs:
@@ -208,12 +199,12 @@ class Cloner:
                 if not source.built:
                     rebuild.check_alike(source, copy)
             except rebuild.NotRebuiltError as error:
-                self._use(operation, str(error))
-                return
+                return self._use(operation, str(error))
             rebuild.share_parts(operation, copy, self._copies)
             if not operation.built:  # seeds
                 self._fill(operation, copy)
         self._copies[id(operation)] = operation, copy
+        return None
 
     def _use(self, layer: Any, why: str = "") -> None:
         """Use a layer as it is; one that a function made has no values to use."""

@@ -141,7 +141,9 @@ def _structure_of(
 ) -> Graph:
     """The calls as they stand in the source, for one batch."""
     sites = blueprint.sites
-    call_of = {id(site.node): site.call for site in sites}
+    made_by = {  # of each tensor: the call, and which of its outputs it is
+        id(t): (one.call, i) for one in sites for i, t in enumerate(one.node.outputs)
+    }
     weights: dict[int, Weights] = {}  # each variable by its id, named by its path
     taken: Counter[str] = Counter()
     tensors: dict[tuple[str, str, int], Tensor] = {}
@@ -161,9 +163,8 @@ def _structure_of(
                     bool(variable.trainable) and bool(operation.trainable),
                 )
         for position, tensor in enumerate(site.node.input_tensors):
-            maker, size = keras_api.producer(tensor), size_of(tensor, batch)
-            index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
-            key = call_of[id(maker)], site.call, index
+            size, (maker, index) = size_of(tensor, batch), made_by[id(tensor)]
+            key = maker, site.call, index
             again = position in work.saves_inputs  # one of several reads is enough
             again |= key in tensors and tensors[key].kept
             form = tuple(size.shape), size.dtype.name, bytes_of(size)
@@ -190,7 +191,7 @@ def _structure_of(
                 **{name: getattr(work, name) for name in _SAME},
             )
         )
-    made = [call_of[id(keras_api.producer(t))] for t in blueprint.flow.outputs]
+    made = [made_by[id(tensor)][0] for tensor in blueprint.flow.outputs]
     return Graph(
         name=blueprint.name,
         batch=batch,

@@ -156,9 +156,9 @@ def _blueprint_of_net(net: Net) -> Blueprint:
         kind = "merge" if b.slices else b.kind
         parts.append(Part(b.name, kind, b.on, b.near, b.apart, b.where))
     flow = flow_of(model)
-    order = [part.name for part in parts]
+    order = {part.name: i for i, part in enumerate(parts)}
     pairs = [(trace.part_of[id(node)], node) for node in flow.calls]
-    pairs.sort(key=lambda pair: order.index(pair[0]))
+    pairs.sort(key=lambda pair: order[pair[0]])
     return Blueprint(
         net.name,
         model,
@@ -370,8 +370,8 @@ def _call(function: Any, inputs: Any, signature: Any = None) -> Any:
         known = inspect.signature(signature or getattr(function, "call", function))
     except (TypeError, ValueError):
         return function(inputs)
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [p for p in known.parameters.values() if p.kind in kinds]
+    parameters = known.parameters.values()
+    taken = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
     needed = sum(p.default is p.empty for p in taken)
     if isinstance(inputs, list) and 1 < needed <= len(inputs) <= len(taken):
         return function(*inputs)
