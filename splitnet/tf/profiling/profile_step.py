@@ -68,11 +68,8 @@ def profile_step(
             "and give a batch with targets, such as (x[:32], y[:32])."
         )
     if away := [f"{d.name} ({d.target})" for d in plan.cluster if d.host]:
-        raise DeviceError(
-            "a profiler sees the ops of its own program only. Use sn.measure(...) for "
-            "devices of workers.",
-            away,
-        )
+        why = "a profiler sees the ops of its own program only"
+        raise DeviceError(f"{why}. Use sn.measure(...) for devices of workers.", away)
     with observe.state_restored(model, training=True):
         observe.train_step(model, inputs, targets, weights)
         profiles = [_profile(model, inputs, targets, weights) for _ in range(steps)]

@@ -70,9 +70,8 @@ def _refuse_hidden_variables(layer: Any) -> None:
     if hidden:
         raise DeclarationError(
             f"layer {layer.name!r} ({type(layer).__qualname__}) hides variables from "
-            f"Keras: {', '.join(hidden)}. They could be neither placed, trained nor "
-            "saved. Make them with add_weight(); a function that uses layers can be "
-            "the body of a branch."
+            f"Keras: {', '.join(hidden)}. Make them with add_weight(); a function that "
+            "uses layers can be the body of a branch."
         )
 
 

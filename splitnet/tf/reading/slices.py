@@ -81,8 +81,7 @@ def cut_layer(
     whole = copies.of(layer)
     if not isinstance(call(whole, inputs), keras.KerasTensor):
         raise SplitnetError(
-            f"{who} gives several outputs here, and slices are joined to one; use "
-            "net.branch."
+            f"{who} gives several outputs, which slices cannot; use net.branch."
         )
     source = layer if layer.built else whole
     activation = getattr(layer, "activation", None)
@@ -220,8 +219,8 @@ def _check_rules(layer: Any, variable: Any, axis: int) -> None:
         if across and type(rule).__name__ not in _BY_NUMBER:
             raise SplitnetError(
                 f"{type(layer).__name__} {layer.name!r}: {type(rule).__name__} of "
-                f"{variable.name!r} looks along axis {axis}, which is cut, so no slice "
-                "can follow it by itself; use net.branch, or another rule."
+                f"{variable.name!r} looks along axis {axis}, which is cut; use "
+                "net.branch, or another rule."
             )
 
 

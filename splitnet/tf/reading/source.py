@@ -79,8 +79,8 @@ def _functional_of(model: Any) -> Any:
         raise DeclarationError(
             f"model {model.name!r} ({kind.__qualname__}) is subclassed: its "
             f"{' and '.join(hidden)} is code that its graph of calls does not have. "
-            "Make it from keras.Model(inputs, outputs), whose subclasses keep steps of "
-            "their own, or declare a net with it as the body of a branch."
+            "Make it from keras.Model(inputs, outputs), or declare a net with it as "
+            "the body of a branch."
         )
     if base is keras.Sequential:
         return keras.Model(model.inputs, model.outputs, name=model.name)
@@ -334,8 +334,7 @@ class NetTrace:
             if first is not self._branch and (first.slices or self._branch.slices):
                 raise SplitnetError(
                     f"layer {layer.name!r} is in {first.kind} {first.name!r} as well, "
-                    "and a layer that is cut has no weights to share. Use net.branch "
-                    "for both, or a layer for each."
+                    "and a layer that is cut has no weights to share. Use a layer each."
                 )
 
 

@@ -20,6 +20,10 @@ MIB = 2**20
 # two jobs of one half each would not fit one card.
 CONTEXT_BYTES = 640 * MIB
 _GPU_SETTINGS = ("visible", "memory_growth", "memory_limit", "memory_fraction")
+EARLIER = (
+    "Do it before the first layer, tensor or dataset is made; in a notebook, restart "
+    "the kernel first."
+)
 _given: dict[str, object] = {}  # what calls of configure() have set so far
 _Step = tuple[str, Callable[[], object]]  # a setting as it was given, what applies it
 
@@ -98,12 +102,7 @@ def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
             except RuntimeError:
                 late.append(said)
     if late:
-        raise ConfigError(
-            "too late: TensorFlow has already started. Call sn.configure() before the "
-            "first layer, tensor or dataset is made, or set SPLITNET_* before the "
-            "program begins; in a notebook, restart the kernel first.",
-            late,
-        )
+        raise ConfigError(f"too late: TensorFlow has already started. {EARLIER}", late)
     _given.update(options or {})
     return settings
 

@@ -17,6 +17,7 @@ from msgspec import Meta
 from splitnet.core.cluster import PRESETS, Cluster, Device
 from splitnet.core.errors import ConfigError
 from splitnet.tf.runtime.configure import (
+    EARLIER,
     MIB,
     apply_settings,
     cpu_devices,
@@ -60,10 +61,9 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
     if cpu_devices() <= stand_in_gpus:
         if started():
             raise ConfigError(
-                f"too late for {stand_in_gpus} stand-in GPUs: they need one CPU device "
-                "each and one more, and TensorFlow has already started with "
-                f"{cpu_devices()}. Ask before the first layer, tensor or dataset is "
-                "made; in a notebook, restart the kernel first."
+                f"too late for {stand_in_gpus} stand-in GPUs: they need a CPU device "
+                f"each and one more, and TensorFlow has started with {cpu_devices()}. "
+                f"{EARLIER}"
             )
         make_cpu_devices(stand_in_gpus + 1)
     for i in range(stand_in_gpus):

@@ -27,7 +27,7 @@ import psutil
 from splitnet.core.cluster import CLIENT, PRESETS, Cluster, Host, Link
 from splitnet.core.errors import ConfigError, WorkerError, first_line, warn
 from splitnet.core.plan import Plan
-from splitnet.tf.runtime.configure import started
+from splitnet.tf.runtime.configure import EARLIER, started
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
 from splitnet.tf.workers.start import VERSION_MARK, listen, spec_of
 
@@ -225,15 +225,12 @@ def connect(
     if missing := sorted(needed - {*address}) or ([] if workers else ["worker:0"]):
         raise ConfigError(
             f"cannot join this cluster: no address for {', '.join(missing)}. Give it a "
-            'table [hosts] with lines such as "client" = "10.0.0.1:2222", for this '
-            'program, and "worker:0" = "10.0.0.2:2222".'
+            'table [hosts] with lines such as "client" = "10.0.0.1:2222".'
         )
     again = started()
     if again and not _joined:
         raise ConfigError(
-            "too late to join a cluster: TensorFlow has already started. Call "
-            "sn.connect(cluster) before the first layer, tensor or dataset is made; "
-            "in a notebook, restart the kernel first."
+            f"too late to join a cluster: TensorFlow has already started. {EARLIER}"
         )
     if again and _joined[0].cluster.hosts != cluster.hosts:
         raise ConfigError(
@@ -266,9 +263,9 @@ def _wait_for(workers: Sequence[Host], seconds: float) -> None:
     while bad := [str(found) for found in probe(workers) if found.state != "healthy"]:
         if time.monotonic() > deadline:
             raise WorkerError(
-                f"{len(bad)} of {len(workers)} workers did not answer within "
-                f"{seconds:.0f} s. Start them with `splitnet worker --cluster FILE "
-                "--index K`, or look at the addresses in [hosts].",
+                f"{len(bad)} of {len(workers)} workers did not answer in {seconds:.0f} "
+                "s. Start them by `splitnet worker`, or look at the addresses in "
+                "[hosts].",
                 bad,
             )
         time.sleep(0.1)
