@@ -39,26 +39,23 @@ _Found = tuple[str, Sequence[str], int | None]
 _PATIENCE = 2  # requests without an answer before a worker counts as lost
 _LONG_SECONDS = 8.0  # for an answer, before work is refused
 _STATES = {"OK": "healthy", "DEADLINE_EXCEEDED": "unresponsive"}
-_REASONS = {
-    "healthy": "",
-    "unresponsive": ": no answer; the process hangs or is stopped, or the network does",
-    "unreachable": ": no worker listens there; it died, or the address is wrong",
-}
 _joined: list["Connection"] = []
 _plans: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """State of a worker: "healthy", "unresponsive" (no answer) or "unreachable"."""
+    """State of a worker: "healthy", "unresponsive" or "unreachable".
+
+    One that does not answer hangs or is stopped; where no worker listens, it died.
+    """
 
     host: Host
     state: str
 
     def __str__(self) -> str:
         """The state as a clause of a message."""
-        where = self.host.address
-        return f"{self.host.name} ({where}) is {self.state}{_REASONS[self.state]}"
+        return f"{self.host.name} ({self.host.address}) is {self.state}"
 
 
 def workers_of(cluster: Cluster) -> list[Host]:
@@ -355,14 +352,17 @@ def job_of(environ: Mapping[str, str]) -> Job:
     Else that of the file `SPLITNET_CLUSTER`. `SPLITNET_GPUS_PER_HOST` and
     `SPLITNET_GPU_PRESET` describe the GPUs of each host, where Slurm does not.
     """
-    for variable, (read, origin, remedy) in JOB_VARIABLES.items():
+    for variable, (origin, read) in JOB_VARIABLES.items():
         if environ.get(variable):
             try:
                 client, workers, index = read(environ)
                 return Job(_cluster(client, workers, environ), origin, index)
             except Exception as error:  # of variables, JSON or TensorFlow's resolver
-                fault = f"{origin} cannot be read ({type(error).__name__}: {error})"
-                raise ConfigError(f"{fault}. {remedy}") from None
+                raise ConfigError(
+                    f"{origin} cannot be read ({type(error).__name__}: {error}). Files "
+                    "that `splitnet launch` writes set what is needed; see "
+                    "docs/machines.md."
+                ) from None
     if path := environ.get(CLUSTER_VARIABLE):
         return Job(Cluster.load(path), f"file {path}")
     raise ConfigError(
@@ -423,22 +423,9 @@ def _stateful_set(environ: Mapping[str, str]) -> _Found:
 
 
 JOB_VARIABLES = {
-    "TF_CONFIG": (
-        _tf_config,
-        "TF_CONFIG",
-        'It needs a chief, which trains, and workers: {"cluster": {"chief": ["a:1"], '
-        '"worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}.',
-    ),
-    "SLURM_JOB_ID": (
-        _slurm,
-        "Slurm's variables",
-        "`splitnet launch` writes a script that runs workers and program in one job.",
-    ),
-    "SPLITNET_STATEFUL_SET": (
-        _stateful_set,
-        "the variables of a StatefulSet",
-        "`splitnet launch --engine kubernetes` writes them all.",
-    ),
+    "TF_CONFIG": ("TF_CONFIG", _tf_config),
+    "SLURM_JOB_ID": ("Slurm's variables", _slurm),
+    "SPLITNET_STATEFUL_SET": ("the variables of a StatefulSet", _stateful_set),
 }
 """Each stands for a job of many hosts, in the order in which they are asked."""
 

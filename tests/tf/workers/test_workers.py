@@ -224,8 +224,7 @@ def test_probe_tells_unreachable_from_unresponsive():
     [gone] = probe([host], timeout_seconds=2.0)
 
     assert (silent.state, gone.state) == ("unresponsive", "unreachable")
-    assert "no answer; the process hangs" in str(silent)
-    assert "no worker listens" in str(gone)
+    assert "is unresponsive" in str(silent)
 
 
 def test_failures_without_a_lost_worker_say_so():
