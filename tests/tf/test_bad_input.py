@@ -244,7 +244,7 @@ def test_layer_that_its_configuration_forgets_is_used_itself(
     assert "the source's own layer" in sn.table(plan)
     assert placed.get_layer("odd") is model.get_layer("odd")
     assert placed.get_layer("first") is not model.get_layer("first")
-    with pytest.warns(UserWarning, match="layers of its source\\.\n"):
+    with pytest.warns(UserWarning, match="source's are used\\.\n"):
         sn.unplace(placed)  # takes the layer as well, and leaves it where it is
     weights = placed.get_layer("odd").weights
     assert all(w.value.device.endswith("CPU:2") for w in weights)

@@ -42,8 +42,8 @@ def clone(
     if move:
         cloner.move_used()
     if told := [f"{name}: {why}" for name, why in cloner.reused.items()]:
-        head = "some layers cannot be rebuilt from their configuration, and are used "
-        warn(listed(head + "and moved themselves." if move else "themselves.", told))
+        head = "some layers cannot be rebuilt from their configuration, so the source's"
+        warn(listed(f"{head} are used{', and moved' if move else ''}.", told))
     flow = flow_of(model, blueprint.flow.nested)
     return blueprint.along(flow, model=model, reused=cloner.reused)
 
