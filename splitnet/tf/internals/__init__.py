@@ -12,7 +12,7 @@ import pkgutil
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import ConfigError, listed
+from splitnet.core.errors import ConfigError
 
 KERAS = ((3, 12), (3, 15))
 TENSORFLOW = ((2, 20), (2, 21))
@@ -93,7 +93,7 @@ def check_versions() -> None:
                 f"with {lowest} to {highest}. Try: pip install "
                 f"'{library.lower()}>={lowest},<{high[0]}.{high[1] + 1}'"
             )
-            raise ConfigError(listed(text, faults))
+            raise ConfigError(text, faults)
 
 
 check_versions()
