@@ -210,8 +210,7 @@ def without_memory(make: Callable[[], Any]) -> Any:
 def random_states_kept() -> Iterator[None]:
     """Leave the random states of Python, NumPy and Keras as they were.
 
-    Keras draws every default seed from Python's; unseeded draws use its own global
-    generator, which is made by the first of them.
+    Keras draws every default seed from Python's, unseeded values by a global generator.
     """
     python, numpy = random.getstate(), np.random.get_state()
     known = get_global_attribute(GLOBAL_SEED_GENERATOR)

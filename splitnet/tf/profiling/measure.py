@@ -298,8 +298,7 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
 def _sent(path: Sequence[Device], copies: int = 1, size: int = 1) -> Callable[[], Any]:
     """A step that sends tensors of so many elements along a path, all at once.
 
-    Each stop changes them by a variable of its own, or TensorFlow would join what
-    several stops do; one element goes on.
+    Each stop changes them by a variable of its own, or TensorFlow would join stops.
     """
     start, *stops = path
     with tf.device(start.target):

@@ -108,10 +108,7 @@ class _Event(NamedTuple):
 def _timeline_of(
     spaces: Iterable[bytes], plan: Plan, names: Names, calls: _Calls
 ) -> Timeline:
-    """The timeline in a profile's files: each pass of a part, first op to last.
-
-    Where two of a device overlap, the earlier is cut.
-    """
+    """Each pass of a part, from its first op to its last; overlaps are cut off."""
     by_op: dict[tuple[str, bool], list[_Event]] = defaultdict(list)
     for event in _events(spaces):
         if works(event.kind):

@@ -114,9 +114,8 @@ _CHECKS = 2
 class Scaled:
     """Costs of calls that differ in sizes alone, from the traces of a few of them.
 
-    Most costs are sums of so much per element of a tensor. If a call's numbers of
-    elements are a linear combination of those of traced calls, so is its cost. That is
-    checked against two more traces before it is used.
+    Most costs are linear in the numbers of elements of tensors. So a call's cost is the
+    combination of traced ones that its numbers are, once two more traces confirm that.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
 """The calls that a model runs, in order; nested models are kept or expanded.
 
 An expanded model stays one layer of the Keras model, with its weights, name and place
-in a file; only its calls are run one by one, as Keras would make them inside it, so
-that they can be on several devices.
+in a file; only its calls are run one by one, so that several devices can run them.
 """
 
 import functools
@@ -175,10 +174,7 @@ def flow_of(
 
 
 def _inside(node: Any, tensors: Mapping[int, Any]) -> Any:
-    """The functional model whose calls can be run in the place of a call.
-
-    None for code of its own, and for inputs that are cast, reshaped or masked first.
-    """
+    """The model whose calls can be run in place of a call; None if it does more."""
     operation, kind = node.operation, type(node.operation)
     base = next((base for base in MODELS if isinstance(operation, base)), None)
     inner, dtype = operation, None

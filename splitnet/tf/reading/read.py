@@ -286,8 +286,7 @@ def _described(
 ) -> tuple[list[Any], list[str]]:
     """What each call is and reads, whatever its batch: to compare, and as a line.
 
-    Also its branch with its constraints, if that is one of `branches`. Lines name calls
-    without the numbers that Keras counts.
+    Also its branch with its constraints, if that is one of `branches`.
     """
     shapes = {weight.name: weight.shape for weight in graph.weights}
     number = {call.name: i for i, call in enumerate(calls)}

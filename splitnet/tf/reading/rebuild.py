@@ -26,10 +26,7 @@ class NotRebuiltError(Exception):
 
 
 def rebuilt(layer: Any) -> Any:
-    """A new layer of the same class, configuration, initializers and name, not built.
-
-    A NotRebuiltError says that its configuration does not describe it.
-    """
+    """A new layer of the same class, configuration and initializers, not built."""
     _refuse_hidden_variables(layer)
     try:
         if isinstance(layer, keras.layers.Lambda):  # no configuration has its function

@@ -148,10 +148,7 @@ def _checked_config(layer: Any) -> dict[str, Any]:
 
 
 def _axis_of(layer: Any, config: dict[str, Any], count: int) -> int:
-    """The axis of the output that is cut.
-
-    Of an einsum the last that is wide enough, of the kernel alone, and of the bias.
-    """
+    """The axis of the output that is cut; of an einsum the last that is wide enough."""
     if type(layer).__name__ != "EinsumDense":
         return 1 if getattr(layer, "data_format", None) == "channels_first" else -1
     given, made = config["equation"].replace(" ", "").split("->")

@@ -31,10 +31,7 @@ _TRACES: "weakref.WeakKeyDictionary[Net, NetTrace]" = weakref.WeakKeyDictionary(
 
 
 def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
-    """Bring a net or a Keras model to one form; no variable is given memory.
-
-    Also a function without arguments that builds a model. For `nested` see `read`.
-    """
+    """Bring a net, a Keras model or what builds one to one form; see `read`."""
     if isinstance(source, Net):
         return _blueprint_of_net(source)
     model = _functional_of(resolved(source))
@@ -342,8 +339,8 @@ class NetTrace:
 def _redirected(layer: Any, call: Callable[..., Any]) -> Iterator[None]:
     """Let calls of a layer go to its copy, while a function that holds it runs.
 
-    Python looks for `__call__` on a class, so the layer is of a subclass for the
-    moment, and of its plain class while it is copied; no class of Keras is changed.
+    Python looks for `__call__` on a class, so the layer is of a subclass meanwhile, and
+    of its plain class while it is copied; no class of Keras is changed.
     """
     kind = type(layer)
 

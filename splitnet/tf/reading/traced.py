@@ -285,9 +285,8 @@ def _peak(
 ) -> int:
     """The most that operations hold at once, beyond what they are given.
 
-    Tensors that are `given` are there when they begin, those that are `returned` stay
-    when they are made; others count `elsewhere`. An operation on elements writes over
-    an input of the same size that nothing else reads any more.
+    Tensors that are `given` are there when they begin, those `returned` stay; others
+    count `elsewhere`. An operation on elements writes over an input that ends with it.
     """
     last = {id(_root(t)): i for i, op in enumerate(operations) for t in op.inputs}
     last |= {id(_root(t)): len(operations) for t in returned}

@@ -1,7 +1,4 @@
-"""Apply runtime settings to TensorFlow before it initialises, and check them.
-
-Nothing here initialises TensorFlow.
-"""
+"""Runtime settings, checked and applied; nothing here initialises TensorFlow."""
 
 import os
 import sys

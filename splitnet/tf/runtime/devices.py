@@ -1,7 +1,4 @@
-"""The devices of this machine: GPUs and the CPU, or CPU devices as stand-ins for GPUs.
-
-Finding devices starts nothing and claims no memory.
-"""
+"""The devices of this machine; finding them starts nothing and claims no memory."""
 
 import os
 import platform

@@ -361,8 +361,7 @@ def serve(
 def limit_memory(count: int) -> int:
     """Let this program's resident memory not rise above `count` bytes; what is left.
 
-    The kernel limits what is reserved, which is more than what is used: what is
-    reserved already is allowed beyond the limit.
+    The kernel limits what is reserved: what is so already is allowed beyond the limit.
     """
     held = psutil.Process().memory_info()
     left = count - held.rss
@@ -376,10 +375,7 @@ def limit_memory(count: int) -> int:
 
 
 def spec_of(hosts: Iterable[Host]) -> Any:
-    """The cluster in TensorFlow's form.
-
-    A client that is not in it gets another port each time it connects.
-    """
+    """The cluster in TensorFlow's form; a client outside of it has no fixed port."""
     import tensorflow as tf
 
     jobs: dict[str, dict[int, str]] = {}
