@@ -26,8 +26,6 @@ _LOOKUPS = keras.layers.StringLookup | keras.layers.IntegerLookup
 _CPU_ONLY = ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing")
 _CPU_ONLY += ("HashedCrossing", "Eig", "CTCDecode")
 """Layers and operations whose TensorFlow kernels exist for the CPU only."""
-
-
 _IGNORED = ("name", "seed", "build_config", "shared_object_id", "keras_tensor")
 _IGNORED += ("trainable", "dtype", "registered_name", "module", "batch_shape", "sparse")
 _OPAQUE = "a value of type "
