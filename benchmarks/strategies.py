@@ -107,14 +107,6 @@ def build(name):
     raise SystemExit(f"no model {name!r}; there are {', '.join(MODELS)}")
 
 
-def busiest(evaluator, device_of):
-    """Seconds that the busiest device computes: no step is shorter."""
-    seconds = dict.fromkeys(device_of.values(), 0.0)
-    for part in {*evaluator.step.parts}:
-        seconds[device_of[part]] += evaluator.load(part, device_of[part])
-    return max(seconds.values())
-
-
 def everything(choice, seconds):
     """The shortest predicted step of all combinations that fit, and how many were."""
     from splitnet.core.timeline import SCHEDULES, Execution
@@ -128,10 +120,10 @@ def everything(choice, seconds):
         key = (evaluator.graph.parts, tuple(device_of.items()))
         placements.setdefault(key, (evaluator, device_of))
     best = min((one.seconds for one in choice.found if one.fits), default=float("inf"))
-    tried = sorted(placements.values(), key=lambda one: busiest(*one))
+    tried = sorted(placements.values(), key=lambda one: one[0].busiest(one[1]))
     until, done = time.monotonic() + seconds, 0
     for evaluator, device_of in tried:
-        if busiest(evaluator, device_of) > best:
+        if evaluator.busiest(device_of) > best:
             done = len(tried)
             break  # no step is shorter than what the busiest device computes
         if time.monotonic() > until:

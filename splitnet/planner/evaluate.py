@@ -177,6 +177,13 @@ class Evaluator:
         seconds = self.step.unit_seconds[self._number[device]]
         return sum(seconds[unit] for unit in self._units.get(part, ()))
 
+    def busiest(self, device_of: Mapping[str, str]) -> float:
+        """Seconds that the busiest device computes: no step is shorter."""
+        seconds = dict.fromkeys(device_of.values(), 0.0)
+        for part in self._units:
+            seconds[device_of[part]] += self.load(part, device_of[part])
+        return max(seconds.values())
+
     def need(self, parts: Sequence[str]) -> Memory:
         """What some parts need wherever they are, without copies."""
         numbers = (u for part in parts for u in self._units.get(part, ()))

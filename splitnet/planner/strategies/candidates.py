@@ -208,15 +208,19 @@ class Trial:
     def run(self, known: Iterable[Placed] = ()) -> None:
         """Every strategy that may be chosen; `known` are placements that were searched.
 
-        Of alternatives one that fits will do.
+        Of alternatives one that fits will do. None is simulated whose busiest device
+        alone takes longer than the best of its kind.
         """
         seen = set[object]()
-        for alternatives, counts in self._table(known):
+        for kind, alternatives, counts in self._table(known):
+            fitting = (c.seconds for c in self.found if c.fits and c.kind == kind)
+            limit = (1 + _AS_GOOD) * min(fitting, default=inf)
             for evaluator, device_of in alternatives:
                 if self._is_late():
                     return
                 before = len(self.found)
-                if (key := (evaluator.graph.parts, *device_of.values())) not in seen:
+                key = (evaluator.graph.parts, *device_of.values())
+                if key not in seen and evaluator.busiest(device_of) <= limit:
                     seen.add(key)
                     self._run_counts((evaluator, device_of), counts)
                 if any(one.fits for one in self.found[before:]):
@@ -224,18 +228,18 @@ class Trial:
 
     def _table(
         self, known: Iterable[Placed]
-    ) -> Iterator[tuple[Iterable[Placed], Sequence[int]]]:
-        """Alternative placements, and micro-batches."""
+    ) -> Iterator[tuple[str, Iterable[Placed], Sequence[int]]]:
+        """Kinds, alternative placements, and micro-batches."""
         what, workers, counts = (self.evaluator, self.groups), self.workers, self.counts
         evaluator, fixed = self.evaluator, self.options.towers
         free = [device.name for device in evaluator.cluster.free_devices]
         if fixed in (None, 1):
             for name in evaluator.unlike(free):
-                yield placed_apart(*what, repeat(name)), counts
-            yield from (([one], counts) for one in known)
+                yield "one device", placed_apart(*what, repeat(name)), counts
+            yield from (("placement", [one], counts) for one in known)
             more = [count for count in counts if count > 1] or counts
             for count in reversed(device_counts(len(workers))):
-                yield stages(*what, workers[:count]), more
+                yield "pipeline", stages(*what, workers[:count]), more
         if fixed != 1 and self.may_copy:
             most = min(len(workers), evaluator.graph.batch)
             towers = reversed([fixed] if fixed else device_counts(most))
@@ -247,11 +251,11 @@ class Trial:
             for devices in (line for line in lines if len(line) >= (fixed or 2)):
                 for place in (*home, None):
                     if len(devices[0]) > 1:
-                        yield towers_of_stages(*what, devices, place), counts
+                        yield "towers", towers_of_stages(*what, devices, place), counts
                         continue
                     for whole in (True, False):
                         made = towers_of_a_part(*what, devices, place, whole)
-                        yield made, counts
+                        yield "towers", made, counts
 
     def _is_late(self) -> bool:
         late = time.monotonic() > self.until and any(one.fits for one in self.found)
