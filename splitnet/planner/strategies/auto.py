@@ -134,7 +134,7 @@ def choices(
                 )
         known, cut = options, graph
         if split and limits.sliced is not None:
-            known = replace(options, split=split)
+            known = replace(options, strategy="auto", split=split)
             cut = limits.sliced({name: workers[:n] for name, n in split.items()})
         made.append(Choice(cut, cluster, known, limits.obstacles, searched=searched))
         return choose(made[-1].found)
