@@ -35,7 +35,6 @@ def pair(model, cluster, **pins):
 
 
 def fit(models, x=X, batch_size=4):
-    """Train models alike; they have the same variables afterwards."""
     for one in models:
         keras.utils.set_random_seed(1)
         one.fit(x, Y, batch_size=batch_size, shuffle=False, verbose=0)
@@ -94,7 +93,6 @@ def test_gradients_run_where_the_forward_call_ran(cluster):
 
 
 def change(model, how):
-    """Change what a trace depends on."""
     dense = model.get_layer("dense")
     dense.trainable = how != "trainable"
     if how == "rate":
@@ -210,7 +208,6 @@ def test_micro_batches_run_in_order(schedule, cluster):
 
 
 def test_a_placed_model_runs_inside_a_dataset(cluster):
-    """`dataset.map` of a placed model gives the outputs of the plain one."""
     dense = layers.Dense(5, "relu", name="dense")
     models = pair(chain(dense), cluster, dense="gpu:0", head="gpu:1")
     rows = tf.data.Dataset.from_tensor_slices(X).batch(4)
@@ -237,8 +234,11 @@ def test_gradients_are_summed_where_their_tensor_was_made(cluster):
     assert sent.get(("gpu:1", "gpu:2", "gradient"), (0, 0)) == (0, 0)
 
 
-def test_uneven_batches_are_traced_as_often_as_by_keras(cluster):
-    """1,000 samples by 32 for three epochs, then a prediction by another batch."""
+def test_uneven_batches_are_traced_no_more_often_than_by_keras(cluster):
+    """1,000 samples by 32 for three epochs, then a prediction by another batch.
+
+    Keras makes slots and metrics in the first step, which is traced twice then.
+    """
     traced = []
 
     @keras.saving.register_keras_serializable("traces")
@@ -251,14 +251,14 @@ def test_uneven_batches_are_traced_as_often_as_by_keras(cluster):
     x, y = numbers(6, count=1000), numbers(1, count=1000)
     counts = []
     for one in (model, emitted(model, cluster, batch=32)):
-        one.compile("sgd", "mse")
+        one.compile("adam", "mse", metrics=["mae"])
         traced.clear()
         one.fit(x, y, batch_size=32, epochs=3, verbose=0)
         one.predict(x[:50], batch_size=25, verbose=0)
         counts.append(sum(traced))
 
     plain, placed = counts
-    assert 0 < placed <= plain + 1
+    assert 0 < placed <= plain
 
 
 @pytest.mark.parametrize("own", [False, True])

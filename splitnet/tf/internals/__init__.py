@@ -28,8 +28,8 @@ _OF_KERAS = {
     "_trainable_variables",
     "keras.layers:BatchNormalization": "_moments",
     "keras.layers:Lambda": "_output_shape",
-    "keras:Model": "_compile_loss _compile_config _loss_tracker _compute_loss "
-    "_resolve_auto_jit_compile",
+    "keras:Model": "_compile_loss _compile_metrics _compile_config _loss_tracker "
+    "_compute_loss _resolve_auto_jit_compile",
     "keras.src.backend.tensorflow.trainer:TensorFlowTrainer": "_initial_epoch",
     "keras.src.backend.tensorflow.optimizer:TFOptimizer": "_iterations "
     "_all_reduce_sum_gradients _distributed_tf_update_step _trainable_variables "

@@ -230,6 +230,21 @@ def compiled_loss(model: Any) -> Any:
     return getattr(model, "_compile_loss", None)
 
 
+def build_at_once(model: Any) -> None:
+    """Let a compiled model make the variables of its metrics outside of any trace.
+
+    Keras makes them in the first step, and TensorFlow traces a step that makes any
+    twice.
+    """
+    for part in filter(None, (compiled_loss(model), model._compile_metrics)):
+
+        def build(*given: Any, plainly: Callable[..., None] = part.build) -> None:
+            with tf.init_scope():
+                plainly(*given)
+
+        part.build = build
+
+
 loss_tracker = attrgetter("_loss_tracker")
 """The metric that a compiled model reports as its loss."""
 

@@ -45,12 +45,13 @@ def lay_over(
     def compile_placed(*args: Any, **kwargs: Any) -> None:
         compile_plainly(*args, **kwargs)
         place_optimizer(model.optimizer)
+        keras_api.build_at_once(model)
         for then in compiled:
             then(model, placed)
 
     @functools.wraps(make_plainly)
     def make_train_function(force: bool = False) -> None:
-        """Slots are made first: TensorFlow traces a step that makes any twice."""
+        """Slots are made first, as metrics are: see `build_at_once`."""
         optimizer, variables = model.optimizer, model.trainable_variables
         if not own_step and optimizer is not None and not optimizer.built and variables:
             optimizer.build(variables)
