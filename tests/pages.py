@@ -4,11 +4,13 @@
 
 TensorFlow and splitnet take seconds to import and are the same for every program, so
 they are imported once and the process forks for each, before any device exists. A
-program runs in FOLDER/its name, trains for one epoch where its page has several, and
-what a page's blocks of output show must be in what it printed. Prints one line per
-program, "ok" or what went wrong, and its processor time.
+program runs in FOLDER/its name, each `fit` ends after a few steps, each measurement
+after one run, and what a page's blocks of output show must be in what it printed.
+Prints one line per program, "ok" or what went wrong, and its processor time.
 """
 
+import gc
+import itertools
 import json
 import os
 import re
@@ -19,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+STEPS = 8
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -73,11 +76,15 @@ def main(folder: Path, pages: list[Path]) -> int:
 
     import splitnet
     from splitnet.planner.engine.solve import warm_up
+    from splitnet.tf.profiling import measure
 
     for name in splitnet.__all__:
         getattr(splitnet, name)
     warm_up()
-    keras.Model.fit = for_one_epoch(keras.Model.fit)
+    keras.Model.fit = for_few_steps(keras.Model.fit)
+    measure._RUNS, measure._LINK_RUNS, measure._LOOP_SECONDS = 1, 2, -1.0
+    gc.freeze()  # a million objects, which no fork needs to look at
+    gc.set_threshold(100_000, 50)
     failed = 0
     for page in pages:
         own = folder / page.stem
@@ -99,12 +106,18 @@ def main(folder: Path, pages: list[Path]) -> int:
     return failed
 
 
-def for_one_epoch(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' `fit`, which ends after one epoch of those that are asked for."""
+def for_few_steps(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' `fit`, which ends after a few of the steps that are asked for."""
+    from keras.callbacks import LambdaCallback
 
-    def short_fit(model: Any, *args: Any, epochs: int = 1, **options: Any) -> Any:
-        last = min(epochs, options.get("initial_epoch", 0) + 1)
-        return fit(model, *args, epochs=last, **options)
+    def short_fit(model: Any, *args: Any, callbacks: Any = (), **options: Any) -> Any:
+        steps = itertools.count(1)
+
+        def end(batch: int, logs: Any) -> None:
+            model.stop_training |= next(steps) == STEPS
+
+        few = LambdaCallback(on_train_batch_end=end)
+        return fit(model, *args, callbacks=[*callbacks, few], **options)
 
     return short_fit
 

@@ -202,60 +202,44 @@ def x(net, name="x"):
     return net.input(name, (4,))
 
 
+def branch(net, read, name="a", **more):
+    return net.branch(name, read, BODY, **more)
+
+
+OTHER = "uses 'x' of another net, 'other'"
+UNUSED = "leads to no output; use it or remove it"
+
+
 @pytest.mark.parametrize(
     ("declare", "words"),
     [
-        (lambda net: (), "net 'broken' is empty"),
-        (
-            lambda net: net.branch("a", x(net), BODY) and (),
-            "net 'broken' has no output; say net.output(ref) for each",
-        ),
-        (
-            lambda net: [net.branch("a", [], BODY)],
-            "branch 'a' takes what a branch returned. Received: []",
-        ),
-        (lambda net: [x(net), x(net)], "the name 'x' is taken by the input at"),
-        (
-            lambda net: [x(net, "y"), x(net)][1:],
-            "input 'y' leads to no output; use it or remove it",
-        ),
-        (
-            lambda net: [net.branch(n, x(net, f"x{n}"), BODY) for n in "ab"][1:],
-            "branch 'a' leads to no output; use it or remove it",
-        ),
-        (
-            lambda net: [x(sn.Net("other"))],
-            "the output uses 'x' of another net, 'other'",
-        ),
-        (
-            lambda net: [net.branch("a", x(sn.Net("other")), BODY)],
-            "branch 'a' uses 'x' of another net, 'other'",
-        ),
+        (lambda n: (), "net 'broken' is empty"),
+        (lambda n: branch(n, x(n)) and (), "no output; say net.output(ref) for each"),
+        (lambda n: [branch(n, [])], "'a' takes what a branch returned. Received: []"),
+        (lambda n: [x(n), x(n)], "the name 'x' is taken by the input at"),
+        (lambda n: [x(n, "y"), x(n)][1:], f"input 'y' {UNUSED}"),
+        (lambda n: branch(n, x(n, "y")) and [x(n)], f"branch 'a' {UNUSED}"),
+        (lambda n: [x(sn.Net("other"))], f"the output {OTHER}"),
+        (lambda n: [branch(n, x(sn.Net("other")))], f"branch 'a' {OTHER}"),
         *(
-            (lambda net, s=shape: [net.input("x", s)], "the shape must be a tuple such")
+            (lambda n, s=shape: [n.input("x", s)], "the shape must be a tuple such")
             for shape in (4, b"ab")
         ),
         *(
-            (lambda net, n=name: [x(net, n)], "needs a name of printable")
+            (lambda n, s=name: [x(n, s)], "needs a name of printable")
             for name in ("", 3, ["x"], "a/b", "a\x1b[2J")
         ),
+        (lambda n: n.output(x(n), "_x"), "an output needs a name of printable"),
         (
-            lambda net: net.output(x(net), "_x"),
-            "an output needs a name of printable",
-        ),
-        (
-            lambda net: [net.output(x(net, n), "y") for n in "ab"] and (),
+            lambda n: [n.output(x(n, name), "y") for name in "ab"] and (),
             "the name 'y' is taken by the output at",
         ),
         (
-            lambda net: [net.branch("a", x(net), BODY, near="x")],
+            lambda n: [branch(n, x(n), near="x")],
             "near= takes what a branch returned. Received: 'x'",
         ),
         *(
-            (
-                lambda net, on=on: [net.branch("a", x(net), BODY, on=on)],
-                f"branch 'a': on={on!r}: ",
-            )
+            (lambda n, on=on: [branch(n, x(n), on=on)], f"branch 'a': on={on!r}: ")
             for on in ([], None, 3, "", "gpu:-1", "gpu:x", ["gpu:0", 4])
         ),
     ],

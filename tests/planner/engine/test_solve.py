@@ -66,7 +66,6 @@ def test_no_placement_of_calls_is_below_the_bound(seed):
 
 @pytest.mark.parametrize("calls", [7, 15, 21, 40])
 def test_bound_of_a_chain_is_one_device(calls):
-    """No placement of a chain without training is better: the bound says so."""
     box, graph = Cluster.of("2*gpu"), chain_graph(calls)
     evaluator = Evaluator.of(graph, box, PlanOptions(training=False, regroup=True))
     problem = evaluator.problem_of(free_groups(graph, box))
@@ -77,12 +76,11 @@ def test_bound_of_a_chain_is_one_device(calls):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_search_is_repeated_and_longer_ones_go_on(objective):
-    """The same seed and steps: the same answer; with more steps none that is worse."""
     problem = step_problem(45, 4, gpus=3)
 
     found = [
         solve(problem, objective=objective, effort=effort, time_limit=600, seed=3)
-        for effort in (30_000, 30_000, 10_000, 3_000)
+        for effort in (10_000, 10_000, 4_000, 1_500)
     ]
 
     assert not any(one.ended_by_clock for one in found)

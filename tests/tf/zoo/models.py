@@ -4,21 +4,22 @@ Shared by `test_transparency` and by `benchmarks/zoo.py`. Each is built so that
 something in it could break when it is split: what it is named for.
 """
 
+import functools
 from dataclasses import replace
 
 import keras
 import numpy as np
 from keras import layers, ops
 
+from tests.tf import check
 from tests.tf.check import Case
 
 ROWS = 4
 MODELS = {}
+numbers = functools.partial(check.numbers, count=ROWS)
 
 
 def model(build):
-    """Register a function that builds a model, or a case, under its name."""
-
     def made():
         built = build()
         return built if isinstance(built, Case) else made_up(built)
@@ -45,13 +46,7 @@ def made_up(built, batch=ROWS, *, below=7):
 
 
 def given(built, x, y, loss="mse"):
-    """A model with the batch that it needs."""
     return Case(built, x, y, loss, sizes=(ROWS, ROWS))
-
-
-def numbers(*shape, seed=0):
-    made = np.random.default_rng(seed).standard_normal((ROWS, *shape))
-    return made.astype("float32")
 
 
 def _input(tensor, batch, below):

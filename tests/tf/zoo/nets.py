@@ -5,15 +5,10 @@ import numpy as np
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import SAMPLES, Case, classes, numbers, sgd, words
+from tests.tf.check import SAMPLES, Case, classes, into, numbers, sgd, words
 
 NETS = {}
-
-
-def case(build):
-    """Register a case under its function's name."""
-    NETS[build.__name__] = build
-    return build
+case = into(NETS)
 
 
 def two_branches(left, right, head=None, *, shape=(6,), **more):
@@ -39,8 +34,7 @@ def shared_lstm():
     head = layers.Dense(1, activation="sigmoid")
     net.output(net.branch("verdict", joined, head, on="cpu"))
     x = [numbers(7, 4), numbers(7, 4, seed=1)]
-    y, more = classes(2).astype("float32")[:, None], {"metrics": ["accuracy"]}
-    return Case(net, x, y, "binary_crossentropy", compilation=more)
+    return Case(net, x, classes(2).astype("float32")[:, None], "binary_crossentropy")
 
 
 @case
@@ -142,7 +136,7 @@ def many_inputs_and_outputs():
     weights = {"kind": 1.0, "size": 0.5, "echo": 0.25}
     more = {"loss_weights": weights, "metrics": {"kind": ["accuracy"]}}
     x = {"a": numbers(4), "b": numbers(3, seed=1)}
-    return Case(net, x, y, losses, compilation=more, sizes=(5, 5))
+    return Case(net, x, y, losses, compilation=more)
 
 
 @case
@@ -160,14 +154,13 @@ def shared_bodies():
 
 @case
 def masks_across_a_cut():
-    """An embedding's mask reaches an LSTM, and a pooling, on other devices."""
+    """An embedding's mask reaches a GRU, and a pooling, on other devices."""
     net = sn.Net("masks")
     ids = net.input("ids", (8,), dtype="int32")
     rows = net.branch("rows", ids, layers.Embedding(11, 4, mask_zero=True), on="gpu:0")
-    read = net.branch("read", rows, layers.LSTM(5, return_sequences=True), on="gpu:1")
+    read = net.branch("read", rows, layers.GRU(4), on="gpu:1")
     mean = net.branch("mean", rows, layers.GlobalAveragePooling1D(), on="gpu:2")
-    last = net.branch("last", read, layers.SimpleRNN(4), on="gpu:2")
-    net.output(net.merge("both", [last, mean], layers.Add()))
+    net.output(net.merge("both", [read, mean], layers.Add()))
     return Case(net, words(8), numbers(4, seed=1))
 
 
@@ -191,25 +184,6 @@ def attention():
 
 
 @case
-def recurrent_loops():
-    """GRU, TimeDistributed and a loop of operations."""
-    net = sn.Net("loops")
-    x = net.input("x", (6, 4))
-    first = net.branch("gru", x, layers.GRU(5, return_sequences=True), on="gpu:0")
-    each = net.branch("each", x, layers.TimeDistributed(layers.Dense(5)), on="gpu:2")
-
-    def scan(t):
-        return keras.ops.map(lambda row: keras.ops.tanh(row), t)
-
-    third = net.branch("scan", each, scan, on="gpu:0")
-    joined = net.merge("sum", [first, third], layers.Add())
-    last = [layers.GlobalAveragePooling1D(), layers.Dense(2)]
-    net.output(net.branch("last", joined, last, on="gpu:1"))
-    graph = {"run_eagerly": False}  # an eager loop takes a second a step
-    return Case(net, numbers(6, 4), numbers(2, seed=1), compilation=graph)
-
-
-@case
 def saturated():
     """Branches end in a saturated softmax and sigmoid: losses must see the logits."""
     net = sn.Net("saturated")
@@ -222,7 +196,7 @@ def saturated():
     net.output(net.branch("sure", x, sure, on="gpu:1"), "sure")
     y = {"kind": np.ones(SAMPLES, "int32"), "sure": np.zeros((SAMPLES, 1), "float32")}
     losses = {"kind": "sparse_categorical_crossentropy", "sure": "binary_crossentropy"}
-    return Case(net, numbers(6), y, losses, sizes=(5, 5))
+    return Case(net, numbers(6), y, losses)
 
 
 class Pressed(layers.Layer):

@@ -1,22 +1,19 @@
 """Towers, pipelines, recomputation, compiled parts and split layers, and all in one."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import SAMPLES, Case, classes, numbers, words
+from tests.tf.check import SAMPLES, Case, classes, into, numbers, words
 
 FOUR = ["gpu:0", "gpu:1", "gpu:2", "cpu"]
 THREE, TWO = FOUR[:3], FOUR[:2]
 WAYS = {}
-
-
-def case(build):
-    """Register a case under its function's name."""
-    WAYS[build.__name__] = build
-    return build
+case = into(WAYS)
 
 
 # --- towers --------------------------------------------------------------------------
@@ -68,7 +65,7 @@ def towers_of_a_dict():
         twice = keras.ops.multiply(size, 2.0)  # which Keras takes for sparse
         return {"words": embed(words), "size": narrow(twice)}
 
-    made = net.towers("both", {"words": ids, "size": size}, body, on=FOUR)
+    made = net.towers("both", {"words": ids, "size": size}, body, on=TWO)
     read = net.branch("read", made["words"], layers.SimpleRNN(5), on="gpu:1")
     joined = net.merge("join", [read, made["size"]], layers.Add())
     net.output(net.branch("head", joined, layers.Dense(3), on="cpu"))
@@ -112,16 +109,16 @@ def chain(body=None, **way):
         classes(4),
         "sparse_categorical_crossentropy",
         way=way,
-        compilation={"metrics": ["accuracy"]},
         weights=np.random.default_rng(2).random(SAMPLES).astype("float32"),
-        sizes=(6, 6, 1),
+        sizes=(6, 6),
     )
 
 
 @case
 def one_f_one_b():
     """Four pieces, some of them empty at times, whose stages are recomputed."""
-    return chain(microbatches=4, schedule="1f1b", recompute=True)
+    made = chain(microbatches=4, schedule="1f1b", recompute=True)
+    return replace(made, sizes=(6, 6, 1), compilation={"metrics": ["accuracy"]})
 
 
 @case
@@ -161,9 +158,9 @@ def outputs_of_pieces():
     net.output(net.branch("u", a, layers.Dense(3, name="u"), on="gpu:1"), "u")
     net.output(net.branch("v", a, layers.Dense(1, name="v"), on="gpu:2"), "v")
     y, losses = {"u": numbers(3), "v": numbers(1, seed=3)}, {"u": "mse", "v": "mae"}
-    options = {"way": {"microbatches": 4}, "sizes": (5, 5)}
+    how = {"way": {"microbatches": 4}}
     more = {"loss_weights": {"u": 2, "v": 1}}
-    return Case(net, numbers(8), y, losses, compilation=more, **options)
+    return Case(net, numbers(8), y, losses, compilation=more, **how)
 
 
 class Recomputed(layers.Dense):
@@ -277,4 +274,5 @@ def everything_at_once():
         "sparse_categorical_crossentropy",
         way={"microbatches": 3, "schedule": "1f1b"},
         optimizer=keras.optimizers.Adam,
+        sizes=(5, 5, 3),
     )
