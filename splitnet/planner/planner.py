@@ -191,10 +191,8 @@ class _Refusal:
         wanted = (found.device_of[group.parts[0]] for group in self.groups)
         self.device_of = placed(self.groups, wanted)
         requests = (Request(self.graph, self.cluster, p) for p in self.graph.parts)
-        where = (
-            (one.part.name, one, self.device_of[one.part.name]) for one in requests
-        )
-        self.pinned = {name for name, one, at in where if one.reason(at)[0] == "pin"}
+        why = {r.part.name: r.reason(self.device_of[r.part.name])[0] for r in requests}
+        self.pinned = {name for name, reason in why.items() if reason == "pin"}
         self.need = {g: self.evaluator.need(g.parts).total for g in self.groups}
         self.on: dict[str, list[Group]] = {device.name: [] for device in self.cluster}
         for group in sorted(self.groups, key=lambda group: -self.need[group]):
