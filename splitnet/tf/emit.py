@@ -40,6 +40,7 @@ from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.reading.variables import tables_of
 from splitnet.tf.workers.connect import wait_for_workers
 
+_NORM = keras.layers.BatchNormalization
 _LOOPING = (keras.layers.RNN, keras.layers.Bidirectional, keras.layers.TimeDistributed)
 _SAMPLES, _EXTENT = 2, 8  # what an unknown batch and any other unknown extent become
 # A rule's left corner -> what its right one becomes when a column is added.
@@ -153,7 +154,7 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
             _bring_constants(node, device)
             kinds[one] = partial(PartFunction, device=device, how=how)
         else:
-            meet = SynchronisedNorm.runs(node, towers)
+            meet = towers.synchronised and isinstance(node.operation, _NORM)
             units[one] = towers.join, number if meet else ""
             kind = SynchronisedNorm if meet else TowerRunner
             kinds[one] = partial(kind, replicas=towers, placed=placed)

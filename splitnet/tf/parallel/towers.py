@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
@@ -130,7 +129,11 @@ class TowerRunner:
     def _feeding(self, old: Any) -> Replicas | None:
         """The towers that made a tensor, if these read it sample by sample."""
         theirs = self.placed.replicas.get(id(keras_api.producer(old)))
-        return theirs if theirs is not None and theirs.feeds(self.replicas) else None
+        if theirs is None or theirs.join == self.replicas.join:
+            return theirs
+        alike = len(theirs.keys) == len(self.replicas.keys)
+        whole = theirs.join in self.replicas.broadcast
+        return theirs if alike and not whole else None
 
     def _is_split(self, old: Any) -> bool:
         source = self.placed.key_of[id(keras_api.producer(old))]
@@ -184,12 +187,6 @@ class SynchronisedNorm(TowerRunner):
 
     All towers meet here; its few ops run in the step's graph, on each tower's device.
     """
-
-    @staticmethod
-    def runs(node: Any, replicas: Replicas) -> bool:
-        """Whether a call is a BatchNormalization in which all towers meet."""
-        norm = keras.layers.BatchNormalization
-        return replicas.synchronised and isinstance(node.operation, norm)
 
     def _call(self, run: Run, shards: Shards, each: list[list[Any]]) -> Any:
         """The moments are made when the first tower asks, at the weights' home."""

@@ -134,11 +134,6 @@ class Replicas:
     synchronised: bool
     broadcast: frozenset[str]
 
-    def feeds(self, others: "Replicas") -> bool:
-        """Whether tower i of these hands its own samples to tower i of the others."""
-        same = len(self.keys) == len(others.keys)
-        return self.join == others.join or same and self.join not in others.broadcast
-
 
 @dataclass(frozen=True, eq=False)
 class Placed:
