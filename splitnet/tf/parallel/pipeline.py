@@ -244,7 +244,7 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     if _has_own_step(model):
         faults.append(f"{type(model).__qualname__} has a train_step of its own")
     if faults:
-        what = f"{head} model {model.name!r} cannot be cut, so emit it with one."
+        what = f"{head} model {model.name!r} cannot be cut; use microbatches=1."
         raise DeclarationError(listed(what, faults))
     if norms := [one.name for one in layers if isinstance(one, _OF_BATCH)]:
         warn(
