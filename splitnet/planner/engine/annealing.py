@@ -386,7 +386,8 @@ def anneal_step(
                 b = propose(graph, place, x, random)
                 if uniform(random) < _BLOCKS:
                     most = (len(place) / 3) ** uniform(random)
-                    size = grow(graph, state, x, 0, 1 + int(most))
+                    first = 0 * size  # a literal would be compiled for anew
+                    size = grow(graph, state, x, first, 1 + int(most))
                 if a != b:
                     end = exchange(graph, state, b, size)
             if a == b or not graph.allowed[x, b]:
