@@ -25,7 +25,7 @@ images = np.kron(images.reshape(-1, 8, 8, 1) / 8 - 1, np.ones((1, 4, 4, 3)))
 images, digits = images[:256].astype("float32"), digits[:256]
 
 placed = sn.emit(plain, plan)  # a model of its own; the plain one stays as it was
-ours, theirs = (model.predict(images[:64], verbose=0) for model in (placed, plain))
+ours, theirs = (np.asarray(model(images[:64])) for model in (placed, plain))
 print(f"largest difference to the plain model: {abs(ours - theirs).max()}")
 
 placed.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
