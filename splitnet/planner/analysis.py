@@ -1,11 +1,16 @@
 """Reports about plans: verdict, why a part is there, moves, comparison of two plans."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, islice
+
+import numpy as np
 
 from splitnet.core.plan import Placement, Plan, StrategyComparison, Verdict, value_text
 from splitnet.core.timeline import Execution
+from splitnet.planner.engine.load_graph import Ints
+from splitnet.planner.engine.solve import compiled_step
 from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
 from splitnet.planner.strategies.candidates import compare_plan
 from splitnet.simulator.event_loop import run_step
@@ -14,8 +19,9 @@ _MOST_PLAYS = 60_000  # calls simulated to find advice: a second or two
 _MOST_COMPARED = 200  # calls of a graph whose strategies are compared for its verdict
 _WORTH_SAYING = 0.02  # of the value: advice that saves less is not given
 _MOST_ADVICE = 3
-# Units simulated, with memory and without it, to find what moves cost: 1 to 3 s each.
-_MOST_DETAILED, _MOST_SIMULATED = 20_000, 220_000
+# Units simulated to find what moves cost, 1 to 4 s each: with memory, without it, and
+# by the compiled event loop.
+_MOST_DETAILED, _MOST_SIMULATED, _MOST_COMPILED = 20_000, 100_000, 10_000_000
 
 
 def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
@@ -181,11 +187,14 @@ def alternative(
     evaluator: Evaluator,
     part: str,
     device: str,
-    estimated: bool = False,
+    costs: Callable[[Ints], tuple[float, int]] | None = None,
 ) -> Alternative:
-    """What a plan would be with a part on another device; see `Alternative`."""
+    """What a plan would be with a part on another device; see `Alternative`.
+
+    Memory is estimated if there are `costs`: seconds and bytes copied of an assignment.
+    """
     where = moved(plan.graph, plan.device_of, part, device)
-    if not estimated:
+    if costs is None:
         there = evaluator.evaluate(where)
         sent = sum(copy.bytes for copy in there.timeline.copies)
         held = there.memory[device].total
@@ -195,8 +204,7 @@ def alternative(
     peak[plan.device_of[part]] -= need
     peak[device] += need
     number = {one.name: i for i, one in enumerate(plan.cluster)}
-    run = run_step(evaluator.step, [number[where[p]] for p in evaluator.step.parts])
-    value, sent = run.seconds, sum(copy.bytes for copy in run.copies)
+    value, sent = costs(np.array([number[where[p.name]] for p in plan.graph.parts]))
     if plan.objective == "throughput":
         value = evaluator.load_of(where)
     elif plan.objective == "memory":
@@ -216,15 +224,23 @@ def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
     targets = {p: other_devices(plan, evaluator, device_of[p]) for p in parts[:most]}
     size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
     tries, many = _MOST_DETAILED // size, sum(map(len, targets.values()))
-    estimated = many > tries and plan.execution == Execution()
-    tries = _MOST_SIMULATED // size if estimated else tries
+    costs = None
+    if many > tries and plan.execution == Execution():
+        costs, tries = compiled_step(evaluator.problem), _MOST_COMPILED // size
+        if costs is None:
+            costs, tries = partial(_interpreted, evaluator), _MOST_SIMULATED // size
     found: dict[str, list[Alternative]] = {}
     for part, devices in targets.items():
         tries -= len(devices)
         if devices and tries >= 0:
-            moves = (alternative(plan, evaluator, part, d, estimated) for d in devices)
+            moves = (alternative(plan, evaluator, part, d, costs) for d in devices)
             found[part] = list(moves)
     return found
+
+
+def _interpreted(evaluator: Evaluator, place: Ints) -> tuple[float, int]:
+    run = run_step(evaluator.step, place[evaluator.problem.group_of_unit].tolist())
+    return run.seconds, sum(copy.bytes for copy in run.copies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,27 @@ def value_of(
     return seconds
 
 
+def compiled_step(problem: Problem) -> Callable[[Ints], tuple[float, int]] | None:
+    """Seconds of a step and bytes copied, by assignment; None if nothing is compiled.
+
+    Without what devices hold, which `Problem.simulated` finds as well.
+    """
+    import splitnet.planner.engine.compiler as compiler
+
+    if compiler.INTERPRETED or not compiler.is_compiled(_ENTRIES["latency"]):
+        return None
+    from splitnet.planner.engine.makespan import makespan
+    from splitnet.planner.engine.tasks import tasks_of
+
+    tasks = tasks_of(problem)
+
+    def costs(place: Ints) -> tuple[float, int]:
+        seconds = float(makespan(tasks, place, inf))
+        return seconds, int(tasks.copies.bytes[: tasks.counted.sent].sum())
+
+    return costs
+
+
 def solve(
     problem: Problem,
     *,
