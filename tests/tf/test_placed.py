@@ -55,7 +55,7 @@ def test_placed_model_trains_in_a_loop_of_ones_own(cluster):
     [
         ("scope", ""),
         ("no scope", "records its gradients"),
-        ("no optimizer", "an optimizer that is not updates"),
+        ("no optimizer", "an optimizer that is not placed updates"),
         ("gradients after it", "records its gradients"),
         ("inside a model", "records its gradients"),
         ("over its layers", "called outside of it"),

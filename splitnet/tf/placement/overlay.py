@@ -183,7 +183,7 @@ def _watch_step(model: Any, placed: Placed, run: Run) -> None:
                 updated[not is_update(op.name)].append(path)
         if strays := {*updated[1]} - {*updated[0], ""}:
             count, some = len(strays), min(strays)
-            warn_of(f"an optimizer that is not updates {count} weights ({some})")
+            warn_of(f"an optimizer that is not placed updates {count} weights ({some})")
 
     if tf.executing_eagerly():
         if tf_api.recording() and not _steps:
