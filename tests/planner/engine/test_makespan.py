@@ -5,9 +5,14 @@ from math import inf
 import numpy as np
 import pytest
 
+from splitnet.core.cluster import Cluster
+from splitnet.planner import analysis
 from splitnet.planner.engine.makespan import makespan
+from splitnet.planner.engine.solve import warm_up
 from splitnet.planner.engine.tasks import merged, tasks_of
+from splitnet.planner.evaluate import score
 from tests.planner.engine.problems import calls_problem, step_problem
+from tests.zoo import random_dag
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -41,3 +46,19 @@ def test_merged_units_take_about_as_long(seed):
         assert makespan(same, place[cluster], inf) == pytest.approx(seconds, rel=1e-12)
         assert makespan(fewer, place, inf) == pytest.approx(seconds, rel=0.3)
     assert len(fewer.units) < len(tasks.units)
+
+
+def test_moves_of_many_parts_are_simulated_by_compiled_code(monkeypatch):
+    """They would take ten times as long by the event loop, which finds the same."""
+    graph, cluster = random_dag(5, 200), Cluster.of("4*gpu", "cpu")
+    plan = score(graph, cluster, {"*": "gpu:1"})
+    warm_up("latency")
+    with monkeypatch.context() as only:
+        only.delattr(analysis, "_interpreted")
+        compiled = analysis.heaviest_moves(plan)
+    monkeypatch.setattr(analysis, "compiled_step", lambda problem: None)
+    monkeypatch.setattr(analysis, "_MOST_SIMULATED", 10**6)
+
+    assert len(compiled) == 50
+    assert all(one.estimated for moves in compiled.values() for one in moves)
+    assert analysis.heaviest_moves(plan) == compiled
