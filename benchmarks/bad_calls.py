@@ -148,7 +148,7 @@ def api_calls(draw, folder):
         | {"body": layers.Add()},
         (declare, "towers"): branch
         | {"verb": "towers", "on": ["gpu:0", "gpu:1"], "weights_on": "cpu"}
-        | {"join_on": "cpu", "batch_norm": "per_tower", "broadcast": None},
+        | {"join_on": "cpu", "batch_norm": "per_tower"},
         (declare, "split"): {"verb": "split", "name": "s", "inputs": "x"}
         | {"layer": dense, "on": ["gpu:0", "gpu:1"], "join_on": "cpu"},
         (declare, "output"): {"verb": "output", "ref": "left", "name": "o"},
@@ -196,7 +196,7 @@ def api_calls(draw, folder):
         | {"recompute": False, "xla": False, "copy": True},
         sn.audit: {"model": model, "plan": made, "batch": batch},
         sn.data_parallel: {"model": plain, "cluster": here, "devices": 2, "batch": 8}
-        | {"weights_on": "cpu", "batch_norm": "per_tower", "broadcast": ()},
+        | {"weights_on": "cpu", "batch_norm": "per_tower"},
         sn.measure: {"source": plain, "cluster": here, "batch": 2, "optimizer": "sgd"},
         sn.profile_step: {"model": model, "batch": batch, "steps": 1},
         sn.plan_of: {"model": model},

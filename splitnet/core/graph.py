@@ -124,12 +124,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Towers:
-    """A replicated body: the devices of each tower, and parts that each reads whole."""
+    """A replicated body: the devices of each tower, and of the weights."""
 
     on: tuple[tuple[str, ...], ...]
     weights_on: tuple[str, ...] = ("cpu",)
     batch_norm: str = BATCH_NORMS[0]
-    broadcast: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:

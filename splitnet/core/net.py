@@ -139,7 +139,6 @@ class Net:
         weights_on: On = "cpu",
         join_on: On = "cpu",
         batch_norm: str = "per_tower",
-        broadcast: Any = None,
     ) -> Ref:
         """Declare one body on several devices, each with its share of the batch.
 
@@ -149,7 +148,7 @@ class Net:
         gradient is that of the whole batch.
 
         The first axis of inputs and outputs is the batch; an input with another, such
-        as a constant, goes whole to every tower, and so do references in `broadcast`.
+        as a constant, goes whole to every tower.
         `batch_norm` is "per_tower" (each share is normalised by itself; moving averages
         take the mean over towers) or "synchronised" (as the unsplit batch).
         """
@@ -159,8 +158,7 @@ class Net:
             self._fault(f"{head} Received: {batch_norm!r}.")
         places = self._several("towers", "tower", name, on)
         homes = self._preferences(name, weights_on)
-        whole = self._names(broadcast, f"branch {name!r}: broadcast=")
-        towers = Towers(places, homes, batch_norm, whole)
+        towers = Towers(places, homes, batch_norm)
         return self._add("towers", name, inputs, body, join_on, towers=towers)
 
     def split(

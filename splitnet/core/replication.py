@@ -34,16 +34,6 @@ def weights_part(name: str) -> str:
     return f"{name}/weights"
 
 
-def broadcast_inputs(graph: Graph) -> set[str]:
-    """The input parts that towers read whole and nothing else reads."""
-    plain, split, whole = collapse(graph), set[str](), set[str]()
-    for tensor in plain.tensors:
-        source = plain.call[tensor.source].part
-        reader = graph.towers.get(plain.call[tensor.target].part)
-        (whole if reader and source in reader.broadcast else split).add(source)
-    return {name for name in whole - split if plain.part[name].kind == "input"}
-
-
 def microbatch_growth(graph: Graph, count: int, batch: int) -> dict[str, float]:
     """Samples per tower, each micro-batch split anew, as a multiple of its share."""
     found = {}
@@ -134,8 +124,7 @@ class _Expansion:
         source, target = self.part.get(tensor.source), self.part.get(tensor.target)
         if source is None or target is None or source == target:
             return source is None or source == target
-        one, other = self.towers[source], self.towers[target]
-        return one.count == other.count and source not in other.broadcast
+        return self.towers[source].count == self.towers[target].count
 
     def _parts(self) -> Iterator[Part]:
         for part in self.whole.parts:
@@ -174,7 +163,6 @@ class _Expansion:
         for number, tensor in enumerate(self.whole.tensors):
             target = self.part.get(tensor.target)
             starts = self.copies.get(tensor.source)
-            from_part = self.whole.call[tensor.source].part
             if not self._aligned(tensor):
                 yield from self._to_join(tensor.source, tensor.index)
                 tensor = replace(tensor, source=self.join_of[tensor.source])
@@ -182,10 +170,9 @@ class _Expansion:
             if target is None:
                 yield tensor
                 continue
-            whole = from_part in self.towers[target].broadcast
             moments = self.moments.get(tensor.target)
             for i, into in enumerate(self.copies[tensor.target]):
-                share = tensor if whole else self.shares[target][i].tensors[number]
+                share = self.shares[target][i].tensors[number]
                 start = starts[i] if starts else tensor.source
                 share = replace(share, source=start, target=into)
                 yield share

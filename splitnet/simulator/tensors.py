@@ -201,8 +201,7 @@ def _outputs(
         if reader in towers and call.part not in towers:
             one, number = towers[reader]
             shapes = call.output_shapes[tensor.index : tensor.index + 1]
-            is_batch = any(shape[:1] == (graph.batch,) for shape in shapes)
-            if is_batch and call.part not in one.broadcast:
+            if any(shape[:1] == (graph.batch,) for shape in shapes):
                 key = *key, one.count, number
                 cut[key] = _Output(size, unit[i], i)
                 size = min(size * one.count, call.output_bytes)

@@ -18,7 +18,7 @@ import networkx as nx
 from splitnet.core.cluster import Device
 from splitnet.core.costs import CostModel
 from splitnet.core.graph import Call, Graph, Shape
-from splitnet.core.replication import MOMENTS, broadcast_inputs
+from splitnet.core.replication import MOMENTS
 
 Row = tuple[float, ...]
 Units = Sequence[tuple[int, ...]]
@@ -31,8 +31,8 @@ _WORK = ["forward_flops", "backward_flops", "moved_bytes", "transfer_seconds"]
 def scaled_graph(graph: Graph, batch: int) -> Graph:
     """The graph for another batch: bytes of outputs and FLOPs grow in proportion.
 
-    Weights, inputs that towers read whole and what a call charges by itself stay. Known
-    seconds scale too, which flatters small batches.
+    Weights and what a call charges by itself stay. Known seconds scale too, which
+    flatters small batches.
 
     >>> from splitnet.core.graph import Part
     >>> call = Call("a", "a", "Dense", output_bytes=32)
@@ -43,8 +43,7 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
     if batch == graph.batch:
         return graph
     share = batch / graph.batch
-    whole = {c.name for name in broadcast_inputs(graph) for c in graph.calls_of[name]}
-    whole |= {call.name for call in graph.calls if call.kind == MOMENTS}
+    whole = {call.name for call in graph.calls if call.kind == MOMENTS}
 
     def size(count: int) -> int:
         return ceil(count * share)

@@ -7,8 +7,6 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.graph import Towers
-from splitnet.core.replication import collapse
-from splitnet.simulator.units import scaled_graph
 from splitnet.tf.parallel.data_parallel import towers_of
 from tests.tf.check import emitted, numbers
 from tests.tf.zoo.ways import FOUR, TWO, towered
@@ -69,33 +67,6 @@ def test_dropout_draws_anew_in_every_tower(cluster):
     made = np.asarray(model(np.ones((4, 64), "float32"), training=True))
 
     assert len({row.tobytes() for row in made}) == 4
-
-
-@pytest.mark.parametrize("microbatches", [1, 2])
-def test_broadcast_inputs_reach_every_tower_whole(cluster, microbatches):
-    """A table that is no batch is split neither by towers nor by micro-batches.
-
-    Its bytes do not depend on the batch, nor in the whole model of towers.
-    """
-    net = sn.Net("table")
-    x, table = net.input("x", (4,)), net.input("table", (4,))
-    weigh = layers.Dense(4, use_bias=False, kernel_initializer="identity")
-
-    def body(table, x):
-        return keras.ops.matmul(weigh(x), keras.ops.transpose(table))
-
-    net.output(net.towers("look", [table, x], body, on=TWO, broadcast=table))
-    way, compiled = {"microbatches": microbatches}, ("sgd", "mse")
-    model = emitted(net, cluster, way, compiled)
-    one, other = numbers(4, count=5), numbers(4, seed=1, count=3)
-
-    np.testing.assert_allclose(model([one, other]), one @ other.T, atol=1e-6)
-    loss = model.train_on_batch([one, other], np.zeros((5, 3), "float32"))
-    assert loss == pytest.approx(np.square(one @ other.T).mean(), rel=1e-5)
-    graph = sn.read(net, batch=8)
-    graphs = graph, scaled_graph(graph, 2), collapse(graph)
-    sent = [{t.bytes for t in g.tensors if t.source == "table"} for g in graphs]
-    assert sent == [{128}] * 3
 
 
 def branched():
@@ -291,7 +262,6 @@ def test_data_parallel_says_what_it_needs(cluster):
         ("each once, and has 3", {"devices": ["gpu:0", "gpu:1", "GPU:0"]}),
         (r"need 4\. .* data_parallel\(sn.unplace", {"model": placed}),
         ("batch=? must be int", {"batch": 0}),
-        ("'tabel', which is not an input", {"broadcast": ["tabel"]}),
         ("fixed batch size", {"model": still}),
     ]
     for words, given in faults:

@@ -9,7 +9,7 @@ import keras
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.costs import costs_of
-from splitnet.core.errors import DeclarationError, DeviceError
+from splitnet.core.errors import DeviceError
 from splitnet.core.graph import BATCH_NORMS, Graph, Part, Towers
 from splitnet.core.net import preferences
 from splitnet.core.plan import PlanOptions
@@ -32,7 +32,6 @@ def data_parallel(
     batch: Positive = 32,
     weights_on: str = "cpu",
     batch_norm: Annotated[str, BATCH_NORMS] = "per_tower",
-    broadcast: Sequence[str] = (),
     missing: str = "fallback",
     costs: Any = None,
     optimizer: Any = "adam",
@@ -54,7 +53,6 @@ def data_parallel(
         batch: samples per step that the plan counts with; any number may be fed.
         weights_on: where the weights live.
         batch_norm: "per_tower" or "synchronised"; see `Net.towers`.
-        broadcast: names of inputs that every tower reads whole.
         missing: as in `plan`.
         costs: as in `plan`.
         optimizer: as in `plan`.
@@ -69,7 +67,7 @@ def data_parallel(
         model, placed = unplace(model), None
     if placed is not None and len(_used(placed)) < 2:
         placed = None
-    towers = Towers((), preferences(weights_on), batch_norm, tuple(broadcast))
+    towers = Towers((), preferences(weights_on), batch_norm)
     graph = towers_of(model, placed, cluster, devices, towers, batch)
     options = PlanOptions(missing=missing, costs=costs_of(costs), optimizer=optimizer)
     plan = plan_graph(graph, cluster, options)
@@ -90,12 +88,6 @@ def towers_of(
     names = _devices(cluster, devices)
     blueprint = blueprint_of(model, placed.flow.nested if placed else "keep")
     inputs = [site.part for site in blueprint.sites if site.node.is_input]
-    for one in towers.broadcast:
-        if one not in inputs:
-            raise DeclarationError(
-                f"model {blueprint.name!r}: broadcast= names {one!r}, which is not an "
-                f"input ({', '.join(inputs)})."
-            )
     nodes = blueprint.flow.nodes
     part_of = {id(node): blueprint.name for node in nodes}
     homes = {blueprint.name: names}  # of each part, the device in each tower

@@ -8,7 +8,7 @@ they come, on the device that made them. Metrics see the outputs of the whole ba
 """
 
 import functools
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -16,7 +16,6 @@ import networkx as nx
 import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, listed, warn
-from splitnet.core.replication import broadcast_inputs
 from splitnet.simulator.microbatch import Pipeline, runs_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.towers import Shards
@@ -53,13 +52,9 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
     """As `keras.Model.train_step`, micro-batch by micro-batch."""
     shared = placed.shared[-1]
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-    names = sorted(x) if isinstance(x, dict) else [t.name for t in model.inputs]
-    whole = broadcast_inputs(placed.plan.graph)  # by all towers
-    uncut = {i for i, name in enumerate(names) if name in whole}
-    flat = enumerate(keras.tree.flatten(x))
-    first = next(t for i, t in flat if t is not None and i not in uncut)
+    first = next(t for t in keras.tree.flatten(x) if t is not None)
     rows = Shards(tf.shape(first)[0], placed.pipeline.microbatches)
-    cut = _split(rows, x, uncut), _split(rows, y), _split(rows, weights)
+    cut = (_split(rows, data) for data in (x, y, weights))
     turns, variables = shared.turns, model.trainable_weights
     own = {(id(v), device_of(v)): v for v in variables}
     losses, outputs = [], []
@@ -87,14 +82,12 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
     return model.compute_metrics(x, y, joined, sample_weight=weights)
 
 
-def _split(rows: Shards, data: Any, uncut: Set[int] = frozenset()) -> list[Any]:
-    """A nest of tensors, or None, for each micro-batch; those `uncut` go whole."""
+def _split(rows: Shards, data: Any) -> list[Any]:
+    """A nest of tensors, or None, for each micro-batch."""
     if data is None:
         return [None] * rows.count
-    each = [
-        [t] * rows.count if t is None or i in uncut else rows.split(t)
-        for i, t in enumerate(keras.tree.flatten(data))
-    ]
+    flat = keras.tree.flatten(data)
+    each = [[t] * rows.count if t is None else rows.split(t) for t in flat]
     numbers = range(rows.count)
     return [keras.tree.pack_sequence_as(data, [t[m] for t in each]) for m in numbers]
 

@@ -132,13 +132,7 @@ class TowerRunner:
         if theirs is None or theirs.join == self.replicas.join:
             return theirs
         alike = len(theirs.keys) == len(self.replicas.keys)
-        whole = theirs.join in self.replicas.broadcast
-        return theirs if alike and not whole else None
-
-    def _is_split(self, old: Any) -> bool:
-        source = self.placed.key_of[id(keras_api.producer(old))]
-        whole = source in self.replicas.broadcast
-        return not whole and len(old.shape) > 0 and old.shape[0] is None
+        return theirs if alike else None
 
     def _shards(self, run: Run) -> Shards:
         """How the samples are cut: as those of the towers before, or by an input."""
@@ -149,7 +143,7 @@ class TowerRunner:
             if (theirs := next(before, None)) is not None:
                 known[join] = known[theirs.join]
                 return known[join]
-            split = [run.value(old) for old in reads if self._is_split(old)]
+            split = [run.value(old) for old in reads if _is_split(old)]
             any_other = (value for value in run.tensors.values() if value is not None)
             with tf.device(self._on(join)):
                 batched = split[0] if split else next(any_other)
@@ -162,7 +156,7 @@ class TowerRunner:
         if (theirs := self._feeding(old)) is not None:
             homes = map(self._on, theirs.keys)
             return list(map(run.moved, run.extra["local"][id(old)], homes, targets))
-        if not self._is_split(old):
+        if not _is_split(old):
             return [run.arrive(old, target) for target in targets]
         pieces = run.extra.setdefault("pieces", {})
         key = self.placed.key_of[id(keras_api.producer(old))]
@@ -180,6 +174,10 @@ class TowerRunner:
             homes = map(self._on, self.replicas.keys)
             pieces = [run.moved(v, home, join) for v, home in zip(made, homes)]
             run.give(old, shards.join(pieces), join)
+
+
+def _is_split(tensor: Any) -> bool:
+    return tuple(tensor.shape[:1]) == (None,)
 
 
 class SynchronisedNorm(TowerRunner):

@@ -132,7 +132,6 @@ class Replicas:
     home: str
     join: str
     synchronised: bool
-    broadcast: frozenset[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +200,6 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
             keys.get(weights_part(name), keys[name]),
             keys[name],
             one.batch_norm == "synchronised",
-            frozenset(keys[source] for source in one.broadcast if source in keys),
         )
         for name, one in graph.towers.items()
     }
