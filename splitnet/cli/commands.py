@@ -37,6 +37,8 @@ from splitnet.core.serialization import read_values, write_cluster
 from splitnet.core.settings import OPTIONS, config_file, resolve
 from splitnet.core.timeline import SCHEDULES
 
+_MOST_CALLS = 2_000  # of a graph for which `plan` says the largest batch
+
 
 def plan(
     target: TargetName = "",
@@ -62,6 +64,11 @@ def plan(
         change = held.compare(made)
         figures["moved"] = change.moved
         text.append(f"since {target}: {change}")
+    if made.objective != "throughput" and len(made.graph.calls) <= _MOST_CALLS:
+        how = {"optimizer": made.optimizer, "training": made.training}
+        most = sn.largest_batch(made.graph, cluster, device_of=made, **how)
+        figures["largest_batch"] = most
+        text.append(f"largest batch that fits this placement: {most}")
     if out:
         made.save(out)
         text.append(f"saved to {out}")

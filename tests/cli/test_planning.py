@@ -25,6 +25,7 @@ def test_plan_of_a_saved_plan_shows_its_table_or_figures(cli, plan_file, tmp_pat
     assert figures["device_of"]["right"] == "gpu:1"
     assert figures["value"] >= figures["bound"] > 0
     assert figures["fallbacks"] == []
+    assert figures["largest_batch"] > 32
     assert load_plan(saved).device_of["left"] == "gpu:0"
     fallbacks = cli(f"plan {saved} --cluster gpu,cpu --json").answer["fallbacks"]
     assert [one["requested"] for one in fallbacks] == ["gpu:1"]
