@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
@@ -31,7 +30,7 @@ from splitnet.core.timeline import PHASES, Copy, Memory, Task, Timeline
 from splitnet.simulator.event_loop import Moved, StepRun, run_step
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.tensors import Item
-from splitnet.simulator.units import cut_run
+from splitnet.simulator.units import function_runs
 
 _WEIGHTS, _GRADIENTS, _SLOTS, _ACTIVATIONS, _RECEIVED, _WORKSPACE = range(6)
 
@@ -85,39 +84,15 @@ def memory_of(
     return found
 
 
-def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
-    """The units of each function, with unit u on device number `device[u]`.
-
-    They are connected, with as many hops before and after them. O(units + edges).
-    """
-    n = step.count
-    reads: dict[int, list[tuple[int, int]]] = {unit: [] for unit in range(n)}
+def functions_of(step: StepGraph, device: Sequence[int]) -> list[Sequence[int]]:
+    """The units of each function, with unit u on device number `device[u]`."""
+    reads: list[list[tuple[int, int]]] = [[] for _ in step.units]
     readers = {reader for edge in step.edges for reader in edge.readers}
     for number, edge in enumerate(step.edges):
         if edge.source in readers or step.task_seconds[0][edge.source]:
             for reader in edge.readers:  # an input of the model is no function
                 reads[reader].append((edge.source, number))
-    arcs = [
-        (source, unit, device[source] != device[unit])
-        for unit in range(n)
-        for source, _ in reads[unit]
-    ]
-    before, after = [0] * n, [0] * n
-    for source, unit, hop in arcs:
-        before[unit] = max(before[unit], before[source] + hop)
-    for source, unit, hop in reversed(arcs):
-        after[source] = max(after[source], after[unit] + hop)
-    rank = list(zip(device, before, after))
-    runs = nx.utils.UnionFind(range(n))
-    for unit in range(n):
-        alike = (s for s, _ in reads[unit] if rank[s] == rank[unit])
-        runs.union(unit, *alike)
-    sizes = [unit.calls for unit in step.units]
-    return [
-        list(function)
-        for run in runs.to_sets()
-        for function in cut_run(sorted(run), reads, sizes)
-    ]
+    return function_runs(reads, device, [unit.calls for unit in step.units])
 
 
 @dataclass(frozen=True, slots=True)

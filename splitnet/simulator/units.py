@@ -6,7 +6,7 @@ its backward pass is freed when that pass ends, so one of many calls would hold
 everything to the end: a long run is cut where one tensor passes, as emission does.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -93,10 +93,9 @@ def group_parts(graph: Graph) -> Units:
     """
     labels: list[Hashable] = [(call.part, call.backward) for call in graph.calls]
     index = {call.name: i for i, call in enumerate(graph.calls)}
-    reads: dict[int, list[tuple[int, int]]] = {}
+    reads: list[list[tuple[int, int]]] = [[] for _ in labels]
     for tensor in graph.tensors:
-        source = index[tensor.source], tensor.index
-        reads.setdefault(index[tensor.target], []).append(source)
+        reads[index[tensor.target]].append((index[tensor.source], tensor.index))
     cyclic: set[Hashable] = {None}
     while cyclic:
         labels = [(n, i) if n in cyclic else n for i, n in enumerate(labels)]
@@ -104,7 +103,7 @@ def group_parts(graph: Graph) -> Units:
         for i, label in enumerate(labels):
             calls.setdefault(label, []).append(i)
         units = nx.DiGraph(
-            (labels[source], labels[i]) for i in sorted(reads) for source, _ in reads[i]
+            (labels[s], label) for label, own in zip(labels, reads) for s, _ in own
         )
         units.add_nodes_from(calls)
         units.remove_edges_from(list(nx.selfloop_edges(units)))
@@ -117,12 +116,38 @@ def group_parts(graph: Graph) -> Units:
     return [tuple(piece) for run in runs for piece in cut_run(run, reads)]
 
 
+def function_runs(
+    reads: Sequence[Sequence[tuple[int, int]]],
+    where: Sequence[Hashable],
+    sizes: Sequence[int] | None = None,
+) -> list[Sequence[int]]:
+    """The numbers that run as one function each, numbers in running order.
+
+    They are connected, in one place, with as many hops between places before and after
+    them; long runs are cut. `reads` and `sizes` as in `cut_run`. O(numbers + reads).
+    """
+    count = len(where)
+    arcs = [(s, n, where[s] != where[n]) for n in range(count) for s, _ in reads[n]]
+    before, after = [0] * count, [0] * count
+    for source, number, hop in arcs:
+        before[number] = max(before[number], before[source] + hop)
+    for source, number, hop in reversed(arcs):
+        after[source] = max(after[source], after[number] + hop)
+    rank = list(zip(where, before, after))
+    runs = nx.utils.UnionFind(range(count))
+    for source, number, _ in arcs:
+        if rank[source] == rank[number]:
+            runs.union(source, number)
+    whole = map(sorted, runs.to_sets())
+    return [piece for run in whole for piece in cut_run(run, reads, sizes)]
+
+
 CALLS = 8  # that a function has before it is cut, and that are left
 
 
 def cut_run(
     run: Sequence[int],
-    reads: Mapping[int, Sequence[tuple[int, int]]],
+    reads: Sequence[Sequence[tuple[int, int]]],
     sizes: Sequence[int] | None = None,
 ) -> Iterator[Sequence[int]]:
     """Cut calls, or units of calls, in running order into functions.
@@ -130,7 +155,7 @@ def cut_run(
     `reads` has the (source, output) pairs that each number reads, `sizes` its calls, if
     not one. A function is not cut further if it is taken for a run.
 
-    >>> [len(one) for one in cut_run(range(20), {i: [(i - 1, 0)] for i in range(20)})]
+    >>> [len(one) for one in cut_run(range(20), [[(i - 1, 0)] for i in range(20)])]
     [8, 12]
     """
     calls = [1 if sizes is None else sizes[one] for one in run]
@@ -140,7 +165,7 @@ def cut_run(
     made = dict.fromkeys(run, 0)  # tensors of each that are read in the run
     last: dict[tuple[int, int], int] = {}
     for i, one in enumerate(run):
-        for tensor in reads.get(one, ()):
+        for tensor in reads[one]:
             if tensor[0] in made:
                 made[tensor[0]] += tensor not in last
                 last[tensor] = i

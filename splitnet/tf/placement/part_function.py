@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 import tensorflow as tf
 
-from splitnet.simulator.units import cut_run
+from splitnet.simulator.units import function_runs
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import CARRIED, mask_of
 from splitnet.tf.placement.device_function import (
@@ -50,44 +50,31 @@ def segments_of(
 ) -> list[Segment]:
     """The calls of a model as segments, in an order in which they can run.
 
-    A segment starts where something arrives from another unit, and ends where something
-    is needed in another: its calls have the same number of crossings before them and
-    after them. A long one is cut by the simulator's rule. Calls of a segment have the
-    same `unit_of`, by the ids of nodes.
+    They are the simulator's functions: a segment starts where something arrives from
+    another unit, and ends where something is needed in another. Calls of a segment have
+    the same `unit_of`, by the ids of nodes.
     """
     place = {id(node): number for number, node in enumerate(flow.nodes)}
-    sources = {
-        id(node): [(id(keras_api.producer(t)), id(t)) for t in node.input_tensors]
+    reads = [
+        [
+            (place[id(maker)], id(tensor))
+            for tensor in node.input_tensors
+            if id(maker := keras_api.producer(tensor)) in place
+        ]
         for node in flow.nodes
-    }
-    calls: nx.DiGraph[int] = nx.DiGraph()
-    calls.add_nodes_from(place)
-    calls.add_edges_from((a, b) for b in place for a, _ in sources[b] if a in place)
-    kind: dict[int, tuple[Any, ...]] = {one: (unit_of[one],) for one in calls}
-    for way in (calls, calls.reverse(copy=False)):
-        crossed: dict[int, int] = {}  # the most changes of unit on a way to each call
-        for one in nx.topological_sort(way):
-            before = way.predecessors(one)
-            changes = (crossed[a] + (unit_of[a] != unit_of[one]) for a in before)
-            crossed[one] = max(changes, default=0)
-            kind[one] += (crossed[one],)
-    together = nx.Graph((a, b) for a, b in calls.edges if kind[a] == kind[b])
-    together.add_nodes_from(calls)
-    group: dict[int, int] = {}  # of each call, the place of the first in its segment
-    for members in nx.connected_components(together):
-        for run in cut_run(sorted(members, key=place.__getitem__), sources):
-            group |= dict.fromkeys(run, place[run[0]])
-
+    ]
+    units = [unit_of[id(node)] for node in flow.nodes]
+    group = {n: run[0] for run in function_runs(reads, units) for n in run}
     order: nx.DiGraph[int] = nx.DiGraph()
     order.add_nodes_from(sorted(set(group.values())))
-    order.add_edges_from(
-        (group[a], group[b]) for a, b in calls.edges if group[a] != group[b]
-    )
+    for number, own in enumerate(reads):
+        ends = ((group[maker], group[number]) for maker, _ in own)
+        order.add_edges_from((a, b) for a, b in ends if a != b)
     nodes: dict[int, list[Any]] = {number: [] for number in order}
     readers: dict[int, set[int]] = {id(tensor): {-1} for tensor in flow.outputs}
     changed: dict[int, int] = {}  # the group that changed a state variable last
-    for node in flow.nodes:
-        mine = group[id(node)]
+    for n, node in enumerate(flow.nodes):
+        mine = group[n]
         nodes[mine].append(node)
         for tensor in node.input_tensors:
             readers.setdefault(id(tensor), set()).add(mine)
