@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,7 @@ class Device:
         return cls(name, target, *figures)
 
 
+@cache
 def _kind_of(name: str) -> str:
     return name.rpartition("/")[2].partition(":")[0]
 
