@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import OBJECTIVES, solve, value_of
+from splitnet.planner.problem import single_devices
 from tests.planner.engine.problems import random_loads, step_problem
 
 WITHOUT_FOLDERS = """
@@ -28,42 +28,34 @@ import os
 os.environ["NUMBA_DISABLE_JIT"] = "1"
 from tests.planner.engine.problems import step_problem
 from splitnet.planner.engine.solve import OBJECTIVES, solve
-for objective in OBJECTIVES:
-    for contiguity in ("free", "convex", "pipeline"):
-        problem = step_problem(45, 4)
-        given = {"contiguity": contiguity, "effort": 1500, "time_limit": 1}
-        found = solve(problem, objective=objective, **given)
-        assert found.bound <= found.value, (objective, contiguity)
+for objective, contiguity in zip(OBJECTIVES, ("free", "convex", "pipeline")):
+    given = {"contiguity": contiguity, "effort": 500, "prove": False}
+    found = solve(step_problem(41, 4), objective=objective, **given)
+    assert found.algorithm == "multilevel simulated annealing" and found.feasible
 """
 
-SMALL = """
+WITHOUT_NUMBA = """
 import sys
-from tests.planner.engine.problems import step_problem
+from splitnet.core.cluster import Cluster
 from splitnet.planner.engine.solve import OBJECTIVES, solve
+from splitnet.planner.planner import find_plan
+from tests.planner.engine.problems import chain_graph, step_problem
 for objective in OBJECTIVES:
     found = solve(step_problem(7, 2), objective=objective, time_limit=60)
     assert found.algorithm == "branch and bound" and found.bound == found.value
-assert "numba" not in sys.modules
-"""
-
-CHAIN = """
-import sys
-from splitnet.core.cluster import Cluster
-from splitnet.planner.planner import find_plan
-from tests.planner.engine.problems import chain_graph
-box = Cluster.of("2*gpu")
 for calls in (20, 40):
+    box = Cluster.of("2*gpu")
     plan = find_plan(chain_graph(calls), box, regroup=True, training=False)
-    assert plan.strategy == "comparison with the bound"; assert not plan.transfers
+    assert plan.strategy == "comparison with the bound" and not plan.transfers
 assert "numba" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("code", [WITHOUT_FOLDERS, INTERPRETED, SMALL, CHAIN])
+@pytest.mark.parametrize("code", [WITHOUT_FOLDERS, INTERPRETED, WITHOUT_NUMBA])
 def test_engine_works_where_it_is(code):
     """Without a folder for machine code, interpreted, or without numba.
 
-    Read-only folders: compiled in memory. Eight calls: proven optimal. Layers in a row
+    Read-only folders: compiled in memory. Seven calls: proven optimal. Layers in a row
     that one device has room for: planned by comparison with the bound.
     """
     environment = os.environ | {"HOME": "/nonexistent", "PYTHONPATH": os.getcwd()}
@@ -78,19 +70,19 @@ def test_engine_works_where_it_is(code):
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_ctrl_c_ends_the_compiled_search(objective):
-    """An interrupt during a search of a minute is raised within a second.
+    """An interrupt during a search of a minute is raised.
 
-    It is repeated each second: Python drops an exception that is raised while a
+    It is repeated: Python drops an exception that is raised while a
     callback from C runs, such as those of loading compiled code.
     """
     problem = step_problem(60, 1)
-    solve(problem, objective=objective, effort=100_000)  # loads the compiled code
+    solve(problem, objective=objective, effort=1, prove=False)  # loads what is compiled
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
+    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.3)
     began = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -101,44 +93,36 @@ def test_ctrl_c_ends_the_compiled_search(objective):
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_random_problems_break_no_constraint(seed):
-    """Ten problems a seed, objectives and sets in turn: the value is the evaluator's.
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("contiguity", ["free", "convex", "pipeline"])
+@pytest.mark.parametrize("penalty", [0.0, 0.01])
+def test_a_search_keeps_all_constraints_and_beats_every_device(
+    objective, contiguity, penalty
+):
+    """The penalty is a fraction of the value for each cut."""
+    loads = objective == "throughput" and penalty
+    make, calls = (random_loads, 50) if loads else (step_problem, 42)
+    problem = make(calls, 7, cut_penalty=penalty)
+    how = {"effort": 20_000, "time_limit": 60.0, "prove": False}
 
-    The cut penalty is a fraction of each cut, so that it is in use as well.
-    """
-    random = np.random.default_rng(seed)
-    for number in range(10):
-        objective = OBJECTIVES[number % 3]
-        contiguity = ("free", "convex", "pipeline")[(number + seed) % 3]
-        groups, penalty = int(random.integers(15, 45)), 0.01 * (number % 2)
-        make = random_loads if objective == "throughput" and seed % 2 else step_problem
-        problem = make(groups, seed * 10 + number, cut_penalty=penalty)
+    found = solve(problem, objective=objective, contiguity=contiguity, **how)
 
-        found = solve(
-            problem,
-            objective=objective,
-            contiguity=contiguity,
-            effort=5_000,
-            time_limit=1,
-            seed=seed,
-        )
+    def penalised(place):
+        value = value_of(problem, objective, place, contiguity)
+        return value * (1 + penalty * cut_size(problem.graph, place))
 
-        value = value_of(problem, objective, found.assignment, contiguity)
-        assert found.value == value
-        assert found.bound <= found.value
+    assert found.algorithm == "multilevel simulated annealing"
+    assert penalised(found.assignment) <= min(map(penalised, single_devices(problem)))
+    assert found.value == value_of(problem, objective, found.assignment, contiguity)
+    assert found.feasible
 
 
-def test_cut_penalty_holds_for_every_objective():
-    for objective in OBJECTIVES:
-        free, dear = (
-            solve(
-                step_problem(30, 5, cut_penalty=penalty),
-                objective=objective,
-                effort=100_000,
-            )
-            for penalty in (0.0, 0.2)
-        )
-        graph = step_problem(30, 5).graph
-        cuts = [cut_size(graph, one.assignment) for one in (free, dear)]
-        assert cuts[1] < cuts[0]
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_cut_penalty_holds_for_every_objective(objective):
+    graph, cuts = step_problem(30, 5).graph, []
+    for penalty in (0.0, 0.2):
+        problem = step_problem(30, 5, cut_penalty=penalty)
+        found = solve(problem, objective=objective, effort=100_000, prove=False)
+        cuts.append(cut_size(graph, found.assignment))
+
+    assert cuts[1] < cuts[0]

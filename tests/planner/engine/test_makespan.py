@@ -15,7 +15,7 @@ from tests.planner.engine.problems import calls_problem, step_problem
 from tests.zoo import random_dag
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(
     "make", [lambda s: step_problem(12 + s, s, gpus=1 + s % 4), calls_problem]
 )

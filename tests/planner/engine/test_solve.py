@@ -25,7 +25,7 @@ from tests.planner.engine.problems import (
 CONTIGUITIES = ("free", "convex", "pipeline")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("objective", "contiguity"),
     [*((one, "free") for one in OBJECTIVES), *(("loads", one) for one in CONTIGUITIES)],
@@ -34,10 +34,8 @@ def test_small_problems_are_optimal(seed, objective, contiguity):
     """The value equals the least of all assignments; no bound is above it."""
     problem = step_problem(5, seed)
     if objective == "loads":
-        problem, objective = (
-            random_loads(6, seed, cut_penalty=0.01 * (seed % 2)),
-            "throughput",
-        )
+        problem = random_loads(5, seed, cut_penalty=0.01 * (seed % 2))
+        objective = "throughput"
     best = best_of_all(problem, objective, contiguity)
 
     found = solve(problem, objective=objective, contiguity=contiguity)
@@ -77,15 +75,16 @@ def test_bound_of_a_chain_is_one_device(calls):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_search_is_repeated_and_longer_ones_go_on(objective):
     problem = step_problem(45, 4, gpus=3)
+    how = {"time_limit": 600.0, "seed": 3, "prove": False}
 
     found = [
-        solve(problem, objective=objective, effort=effort, time_limit=600, seed=3)
-        for effort in (10_000, 10_000, 4_000, 1_500)
+        solve(problem, objective=objective, **how, effort=effort)
+        for effort in (60_000, 60_000, 4_000)
     ]
 
     assert not any(one.ended_by_clock for one in found)
     assert found[0].assignment.tolist() == found[1].assignment.tolist()
-    assert found[1].value <= found[2].value <= found[3].value
+    assert found[1].value <= found[2].value
 
 
 def test_clock_ends_a_search_and_says_so():
@@ -111,10 +110,16 @@ def test_without_time_the_gpus_are_still_used(calls):
     assert found.value < 0.2 * on_cpu
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("broken", ["memory", "devices"])
-def test_what_cannot_be_is_infeasible(objective, broken):
-    problem = step_problem(20, 1)
+@pytest.mark.parametrize(
+    ("calls", "objective", "broken"),
+    [
+        *((6, one, what) for one in OBJECTIVES for what in ("memory", "devices")),
+        (50, "latency", "memory"),
+    ],
+)
+def test_what_cannot_be_is_infeasible(calls, objective, broken):
+    """By branch and bound, and by a longer search."""
+    problem = step_problem(calls, 1)
     graph = problem.graph._replace(capacity_bytes=np.full(3, 1e6))
     if broken == "devices":
         graph = problem.graph._replace(allowed=problem.graph.allowed.copy())
@@ -124,7 +129,7 @@ def test_what_cannot_be_is_infeasible(objective, broken):
 
     assert not found.feasible
     assert found.value == inf
-    assert len(found.assignment) == 20
+    assert len(found.assignment) == calls
 
 
 def test_empty_problem_is_solved():
