@@ -50,7 +50,7 @@ LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}, "time_limit": 0.1}
     ("graph", "box", "options"),
     [
         # Cuts that fill a device to the brim leave no room for what arrives there.
-        *((chain(30), gpus(3, size), {"time_limit": 0.2}) for size in (60, 70, 85)),
+        *((chain(30), gpus(3, size), {"time_limit": 0.2}) for size in (60, 85)),
         # Where no single device has the room, a split is found in no time as well.
         *(
             (chain(6), gpus(3, 20), {"objective": one, "time_limit": 0.0})
@@ -95,7 +95,7 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
         (chain(2), {"*": "cpu"}, "1 GiB", "4 MiB", "fit on cpu:0, where it must be."),
         (wide(2), {}, "2 MiB", "3 MiB", "does not fit on any device it may use"),
         (wide(3), {}, "8 MiB", "8 MiB", "do not fit together"),
-        (chain(5), {"*": "gpu"}, "6 MiB", "9 GiB", "12.0 MiB on gpu:0, gpu:1\n"),
+        (chain(3), {"*": "gpu"}, "6 MiB", "9 GiB", "12.0 MiB on gpu:0, gpu:1\n"),
     ],
     ids=["on its device", "anywhere", "together", "where it may be"],
 )
@@ -135,13 +135,13 @@ def changed(remedy, case, less):
 @pytest.mark.parametrize(
     ("case", "kinds", "least"),
     [
-        (small_machine(0), "strategy batch times", False),
+        (small_machine(6), "strategy batch times", False),
         (
             (chain(8), SMALL, {f"c{i}": "gpu:0" for i in range(8)}),
             "instead times",
             True,
         ),
-        ((chain(8), gpus(1, 12), {}), "devices times", True),
+        ((chain(4), gpus(1, 10), {}), "devices times", True),
         ((chain(3), gpus(1, 15), {}), "batch times", True),
         ((two_towers(), gpus(2, 14), {"*": "gpu:0"}), "instead", False),
         ((all_apart(), gpus(2, 1024), {}), "devices", False),

@@ -21,7 +21,7 @@ BOX = Cluster.of("2*gpu", "cpu")
 CPU = Cluster.of("cpu")
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.sampled_from(["latency", "memory"]))
 def test_plan_is_between_its_bound_and_every_device(seed, objective):
     """No placement is below a bound, and no single device is better than the plan."""
@@ -68,11 +68,11 @@ def test_plan_uses_the_devices_that_help(graph, box, used):
 @pytest.mark.parametrize("seed", range(2))
 def test_plan_for_memory_in_one_piece_each(seed):
     """A convex plan for memory returns to no device, and is about as good as cuts."""
-    graph, draw = chain(9), random.Random(seed)
+    graph, draw = chain(7), random.Random(seed)
     sizes = (replace(w, bytes=draw.randint(1, 9) * MIB) for w in graph.weights)
     graph = replace(graph, weights=tuple(sizes))
     how = {"objective": "memory", "contiguity": "convex", "cut_penalty": 0.0}
-    plan = find_plan(graph, BOX, **how, time_limit=30.0, effort=400_000, seed=seed)
+    plan = find_plan(graph, BOX, **how, time_limit=30.0, effort=100_000, seed=seed)
     at = [plan.device_of[part.name] for part in graph.parts]
     runs = [device for device, _ in groupby(at)]
 
@@ -185,7 +185,7 @@ def test_calls_are_judged_by_the_functions_that_run(share):
     graph = random_dag(5, 40)
     alone = score(graph, BOX, {"*": "gpu:0"}).memory["gpu:0"].total
     box = Cluster.of("2*gpu", "cpu", memory=int(share * alone), link="12 GB/s")
-    how = {"effort": 50_000, "time_limit": 30.0, "seed": 1}
+    how = {"effort": 50_000, "time_limit": 1.0, "seed": 1}
 
     plan = plan_graph(graph, box, regroup=True, **how)
 
