@@ -31,6 +31,7 @@ from splitnet.planner.evaluate import Evaluator, Found, placed, reasons_of
 from splitnet.planner.problem import Problem, single_devices
 from splitnet.simulator.units import scaled_graph
 
+_WHOLE_SECONDS = 1.0  # a limit up to which setting up is not taken off
 _FREE_SHARE = 0.8  # of a search for the best value; the rest is for fewer transfers
 _TRY_SECONDS = 0.5  # how long a placement that fits is looked for
 _REMEDY_SECONDS = 6.0  # how long each kind of remedy may be looked for
@@ -99,7 +100,8 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
     for groups in tries:
         problem = evaluator.problem_of(groups)
         # What follows the search takes about as long as what comes before it.
-        seconds = max(0.2 * limit, limit - 2 * (monotonic() - began)) / len(tries)
+        left = limit - 2 * (monotonic() - began)
+        seconds = max(left, 0.2 * limit, min(limit, _WHOLE_SECONDS)) / len(tries)
         solution = _solved(problem, options, 1 / len(tries), seconds)
         if solution.feasible:
             break
