@@ -214,7 +214,9 @@ def step_graph(
     first = [graph.calls[own[0]] for own in units]
     again = [call.part in recompute for call in first]
     flows = [False] * len(graph.calls)
-    if training and not any(call.backward for call in graph.calls):
+    if of_calls is not None:
+        flows = [unit.has_backward for unit in of_calls.units]
+    elif training and not any(call.backward for call in graph.calls):
         flows = _gradient_flow(graph)
     shares = batch_shares(graph.batch, microbatches)
     sizes = {size: scaled_graph(graph, size) for size in shares}
@@ -309,14 +311,15 @@ def _weights(
     # Per weight and unit, the bytes of rows of each gradient; 0 for a whole one.
     uses: dict[str, dict[int, list[int]]] = {w.name: {} for w in graph.weights}
     for m, piece in enumerate(pieces):
-        read = dict.fromkeys(piece.call, 0)
+        read = {call.name: 0 for call in piece.calls if call.lookups}
         for tensor in piece.tensors:
-            read[tensor.target] += tensor.bytes
+            if tensor.target in read:
+                read[tensor.target] += tensor.bytes
         for call, unit, flow in zip(piece.calls, unit_of, flows):
             for name in call.weights:
                 made = uses[name].setdefault(m * count + unit, [])
                 if flow and graph.weight[name].trainable:
-                    rows = call.output_bytes + read[call.name]
+                    rows = call.output_bytes + read.get(call.name, 0)
                     made.append(rows if name in call.lookups else 0)
     found = []
     for w in graph.weights:
