@@ -15,7 +15,7 @@ from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
 from splitnet.planner.strategies.candidates import compare_plan
 from splitnet.simulator.event_loop import run_step
 
-_MOST_PLAYS = 60_000  # calls simulated to find advice: a second or two
+_MOST_PLAYS = 20_000  # calls simulated to find advice: 2 s or so
 _MOST_COMPARED = 200  # calls of a graph whose strategies are compared for its verdict
 _WORTH_SAYING = 0.02  # of the value: advice that saves less is not given
 _MOST_ADVICE = 3
@@ -70,6 +70,7 @@ def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
         and (calls := plan.graph.calls_of[one.part])
         and not any(call.cpu_only for call in calls)
     ]
+    changeable.sort(key=lambda one: -evaluator.load(one.part, one.device))
     for number in range(_MOST_ADVICE):
         best, least = None, value * (1 - _WORTH_SAYING)
         moves = (
