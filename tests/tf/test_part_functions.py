@@ -234,10 +234,10 @@ def test_gradients_are_summed_where_their_tensor_was_made(cluster):
     assert sent.get(("gpu:1", "gpu:2", "gradient"), (0, 0)) == (0, 0)
 
 
-def test_uneven_batches_are_traced_no_more_often_than_by_keras(cluster):
+def test_uneven_batches_are_traced_less_often_than_by_keras(cluster):
     """1,000 samples by 32 for three epochs, then a prediction by another batch.
 
-    Keras makes slots and metrics in the first step, which is traced twice then.
+    Only Keras makes slots and metrics in the first step, which is traced twice then.
     """
     traced = []
 
@@ -258,7 +258,7 @@ def test_uneven_batches_are_traced_no_more_often_than_by_keras(cluster):
         counts.append(sum(traced))
 
     plain, placed = counts
-    assert 0 < placed <= plain
+    assert 0 < placed < plain
 
 
 @pytest.mark.parametrize("own", [False, True])

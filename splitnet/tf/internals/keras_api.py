@@ -234,12 +234,16 @@ def build_at_once(model: Any) -> None:
     """Let a compiled model make the variables of its metrics outside of any trace.
 
     Keras makes them in the first step, and TensorFlow traces a step that makes any
-    twice.
+    twice. `init_scope` alone does not keep them from being counted.
     """
+
+    def ordinary(maker: Callable[..., Any], **options: Any) -> Any:
+        return maker(**options | {"experimental_enable_variable_lifting": False})
+
     for part in filter(None, (compiled_loss(model), model._compile_metrics)):
 
         def build(*given: Any, plainly: Callable[..., None] = part.build) -> None:
-            with tf.init_scope():
+            with tf.init_scope(), tf.variable_creator_scope(ordinary):
                 plainly(*given)
 
         part.build = build
