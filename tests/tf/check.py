@@ -33,7 +33,7 @@ class Case:
     optimizer: Callable[[], Any] = lambda: sgd()
     compilation: dict[str, Any] = field(default_factory=dict)
     weights: Any = None
-    sizes: tuple[int, ...] = (5, 5, 5)
+    sizes: tuple[int, ...] = (5, 5)
     audited: bool = True
 
 
@@ -142,7 +142,7 @@ def first(case):
 
 def emitted(source, cluster, way=None, compiled=None, **plan):
     """A placed model; `way` is for `emit`, `compiled` for `compile`."""
-    plan = {"batch": BATCH, "time_limit": 0.1} | plan
+    plan = {"batch": BATCH, "time_limit": 0.1, "objective": "memory"} | plan
     model = sn.emit(source, sn.plan(source, cluster, **plan), **way or {})
     if compiled:
         model.compile(*compiled)
@@ -189,17 +189,17 @@ class Steps(keras.callbacks.Callback):
 
 
 def trained(model, case, watch=contextlib.nullcontext):
-    """Outputs, then losses, gradients, logs, outputs, weights, states and slots.
+    """Outputs, then losses, gradients, logs, weights, states and slots.
 
     Also what `watch(model)` gives, in which `fit` runs.
     """
     keras.utils.set_random_seed(1)
-    x, steps = first(case)[0], Steps()
-    seen = [model(x)]
+    steps = Steps()
+    seen = [model(first(case)[0])]
     with watch(model) as watched:
         logs = fit(model, case, steps)
-    seen += [steps.losses, steps.gradients, logs, model(x)]
     model = whole(model)
+    seen += [steps.losses, steps.gradients, logs]
     return [*seen, model.variables, model.optimizer.variables], watched
 
 

@@ -59,7 +59,7 @@ def measure(name, model, batch, **how):
     planned = memory.total - memory.weights
     answer[name] = peak(placed, batch), planned
 
-deep = blocks(24)
+deep = blocks(12)
 answer["plain"] = peak(deep, 32), 0
 measure("placed", deep, 32)
 measure("recomputed", deep, 32, recompute=True)

@@ -235,7 +235,7 @@ def test_gradients_are_summed_where_their_tensor_was_made(cluster):
 
 
 def test_uneven_batches_are_traced_less_often_than_by_keras(cluster):
-    """1,000 samples by 32 for three epochs, then a prediction by another batch.
+    """100 samples by 32 for two epochs, then a prediction by another batch.
 
     Only Keras makes slots and metrics in the first step, which is traced twice then.
     """
@@ -248,12 +248,12 @@ def test_uneven_batches_are_traced_less_often_than_by_keras(cluster):
             return super().call(inputs)
 
     model = chain(Counted(1))
-    x, y = numbers(6, count=1000), numbers(1, count=1000)
+    x, y = numbers(6, count=100), numbers(1, count=100)
     counts = []
     for one in (model, emitted(model, cluster, batch=32)):
         one.compile("adam", "mse", metrics=["mae"])
         traced.clear()
-        one.fit(x, y, batch_size=32, epochs=3, verbose=0)
+        one.fit(x, y, batch_size=32, epochs=2, verbose=0)
         one.predict(x[:50], batch_size=25, verbose=0)
         counts.append(sum(traced))
 

@@ -80,12 +80,11 @@ def bidirectional_stack():
 
 @model
 def stateful_recurrence():
-    """States that stay from batch to batch, of a cell and of a stack of cells."""
+    """States that stay from batch to batch, of a stack of cells."""
     x = keras.Input(batch_shape=(ROWS, LENGTH, 4))
     cells = [layers.LSTMCell(5), layers.SimpleRNNCell(3)]
-    one = layers.SimpleRNN(6, stateful=True, return_sequences=True)(x)
-    two = layers.RNN(cells, stateful=True)(one)
-    return keras.Model(x, layers.Dense(2)(two))
+    made = layers.RNN(cells, stateful=True)(layers.Dense(6)(x))
+    return keras.Model(x, layers.Dense(2)(made))
 
 
 @model
@@ -261,7 +260,7 @@ def said_in_the_call():
     steps, mask = keras.Input((5, 4)), keras.Input((5,), dtype="bool")
     always = layers.Dropout(0.5, seed=3)(steps, training=True)
     norm = layers.BatchNormalization()(always, training=False)
-    told = layers.SimpleRNN(3)(norm, mask=mask)
+    told = layers.GlobalAveragePooling1D()(norm, mask=mask)
     one, two = ops.split(layers.Dense(4)(told), 2, axis=-1)
     made = keras.Model([steps, mask], {"list": [one, two], "sum": (one + two,)})
     x = [numbers(5, 4), numbers(5) > -0.5]
