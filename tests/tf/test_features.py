@@ -24,11 +24,8 @@ BATCH, STEPS = 4, 3
 OURS = "placed_by_the_test"
 
 
-LOSSES = {"kind": "sparse_categorical_crossentropy", "size": "mse"}
-
-
-def source(*ends):
-    """Two branches with state and chance, and named outputs."""
+def source():
+    """Two branches with state and chance, and two named outputs."""
     a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
     left = layers.Dense(5, "tanh", kernel_regularizer="l2", name="left")(a)
     left = layers.BatchNormalization(name="norm")(left)
@@ -39,27 +36,22 @@ def source(*ends):
         "kind": layers.Dense(3, "softmax", name="kind")(both),
         "size": layers.Dense(1, name="size")(both),
     }
-    outputs = {end: outputs[end] for end in ends}
     return keras.Model({"a": a, "b": b}, outputs, name="two")
 
 
-def data(model, count=BATCH * STEPS):
-    """A batch for every step, with what each output should be."""
+def data():
     rng = np.random.default_rng(0)
-    x = {key: rng.normal(size=(count, 6)).astype("float32") for key in "ab"}
-    kind = rng.integers(0, 3, count).astype("int32")
-    y = {"kind": kind, "size": rng.normal(size=(count, 1)).astype("float32")}
-    return x, {end: y[end] for end in model.output_names}
+    n = BATCH * STEPS
+    x = {key: rng.normal(size=(n, 6)).astype("float32") for key in "ab"}
+    kind = rng.integers(0, 3, n).astype("int32")
+    return x, {"kind": kind, "size": rng.normal(size=(n, 1)).astype("float32")}
 
 
 def compiled(model, **more):
-    """The model with a loss for each output; the plain one runs eagerly.
-
-    With several, Keras makes metrics in the first step, which is traced twice then.
-    """
+    """The model with a loss for each output; the plain one runs eagerly."""
     options = {
         "optimizer": keras.optimizers.SGD(0.01, momentum=0.9),
-        "loss": {end: LOSSES[end] for end in model.output_names},
+        "loss": {"kind": "sparse_categorical_crossentropy", "size": "mse"},
         "run_eagerly": not hasattr(model, OURS),
     }
     model.compile(**options | more)
@@ -68,7 +60,7 @@ def compiled(model, **more):
 
 def fit(model, **more):
     options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
-    return model.fit(*data(model), **options | more).history
+    return model.fit(*data(), **options | more).history
 
 
 def state(model):
@@ -87,7 +79,7 @@ def steps_per_execution(model, folder):
     several = {"steps_per_execution": 2} if hasattr(model, OURS) else {}
     compiled(model, optimizer=optimizer, **several)
     found = fit(model, callbacks=[callbacks.SwapEMAWeights(swap_on_epoch=True)])
-    return found, state(model), model.evaluate(*data(model), BATCH, verbose=0)
+    return found, state(model), model.evaluate(*data(), BATCH, verbose=0)
 
 
 def run_eagerly(model, folder):
@@ -156,12 +148,12 @@ def backup_and_restore(model, folder):
 
 
 def quantized(model, folder):
-    model.quantize("int8", filters="left|right|kind")
-    return model.predict(data(model)[0], verbose=0)
+    model.quantize("int8", filters="left|right|kind|size")
+    return model.predict(data()[0], verbose=0)
 
 
 def batch_by_batch(model, folder):
-    x, y = data(model, BATCH)
+    x, y = keras.tree.map_structure(lambda t: t[:BATCH], data())
     compiled(model)
     steps = [model.train_on_batch(x, y, return_dict=True) for _ in range(3)]
     return steps, model.test_on_batch(x, y), model.predict_on_batch(x), state(model)
@@ -174,7 +166,7 @@ FEATURES = [*AUDITED, many_callbacks, backup_and_restore, batch_by_batch]
 @pytest.mark.parametrize("run", FEATURES)
 def test_feature_gives_the_numbers_of_the_plain_model(run, cluster, tmp_path):
     """Placed and plain return the same to rounding; what changes a step is audited."""
-    plain = source("kind", *["size"] * (run is weights_and_losses))
+    plain = source()
     placed = emitted(plain, cluster, batch=BATCH, pins=PINS)
     setattr(placed, OURS, True)
     found = []
@@ -185,9 +177,10 @@ def test_feature_gives_the_numbers_of_the_plain_model(run, cluster, tmp_path):
 
     assert_near(*found)
     if run in AUDITED:
+        batch = keras.tree.map_structure(lambda t: t[:BATCH], data())
         if not placed.compiled:
             compiled(placed)
-        audit = sn.audit(placed, None, data(placed, BATCH)).check()
+        audit = sn.audit(placed, None, batch).check()
         assert any(row.backward for row in audit.rows) is (run is not run_eagerly)
 
 
@@ -205,7 +198,7 @@ def test_plot_model_draws_a_placed_model_like_the_plain_one(
     (tmp_path / "dot").write_text(DOT)
     (tmp_path / "dot").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    plain = source(*LOSSES)
+    plain = source()
     placed = emitted(plain, cluster, batch=BATCH, pins=PINS)
     pictures = []
     for number, model in enumerate((placed, plain)):
@@ -223,9 +216,11 @@ def test_plot_model_draws_a_placed_model_like_the_plain_one(
 def test_a_tuner_searches_over_placed_models(cluster, tmp_path):
     import keras_tuner as tuning
 
+    x, y = data()
+
     def build(hp, *, placed):
         keras.utils.set_random_seed(1)
-        model = source("kind")
+        model = source()
         if placed:
             model = emitted(model, cluster, batch=BATCH, pins=PINS)
         rate = hp.Choice("rate", [0.1, 0.01])
@@ -239,7 +234,6 @@ def test_a_tuner_searches_over_placed_models(cluster, tmp_path):
             directory=tmp_path / str(placed),
             seed=0,
         )
-        x, y = data(source("kind"))
         tuner.search(x, y, batch_size=BATCH, shuffle=False, verbose=0)
         best = tuner.get_best_models(1)[0]
         assert (best.get_layer("right").kernel.value.device[-5:] == "CPU:2") is placed
