@@ -308,7 +308,7 @@ def _sent(path: Sequence[Device], copies: int = 1, size: int = 1) -> Callable[[]
         with tf.device(stop.target):
             floors.append(tf.Variable(tf.ones([1])))
 
-    @tf.function
+    @tf.function(autograph=False)
     def run() -> Any:
         ends = []
         for held in sent:

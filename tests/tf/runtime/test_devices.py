@@ -56,11 +56,28 @@ def told(tmp_path_factory):
         answer["resident"] = used < 2 * 2**20
         answer["started by planning"] = started()
 
+        from pathlib import Path
+        from splitnet.core.settings import resolve
+        from splitnet.tf.runtime.configure import idle_settings
+        file = Path("splitnet.toml")
+        file.write_text('visible = "0"\\nmemory_growth = true\\ncpu_threads = 1')
+        answer["real"] = said(lambda: sn.local_cluster())
+        here = resolve({}, os.environ, Path.cwd())
+        answer["notes"] = idle_settings(here, ["memory_growth"])
         two = sn.local_cluster(stand_in_gpus=2)
         answer["stand-ins"] = [(d.name, d.target, d.stand_in) for d in two]
         answer["shares"] = [d.memory_bytes for d in two]
         answer["started by standing in"] = started()
         answer["twice"] = sn.local_cluster(stand_in_gpus=2) == two
+        answer["file's"] = tf.config.threading.get_intra_op_parallelism_threads()
+        answer["later"] = said(lambda: sn.configure(log_placement=False))
+        environment = {"VISIBLE": "none", "CPU_DEVICES": "4", "INTER_OP_THREADS": "1"}
+        os.environ.update({f"SPLITNET_{k}": v for k, v in environment.items()})
+        answer["names"] = [d.name for d in sn.local_cluster()]
+        answer["across"] = tf.config.threading.get_inter_op_parallelism_threads()
+        for name in environment:
+            del os.environ[f"SPLITNET_{name}"]
+        file.unlink()
 
         settings = sn.configure(cpu_threads=2, soft_placement=False)
         answer["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
@@ -81,9 +98,10 @@ def told(tmp_path_factory):
 
         tf.constant(1.0)
         answer["started"] = started()
+        answer["devices"] = len(tf.config.list_logical_devices("CPU"))
         answer["fewer"] = [d.name for d in sn.local_cluster(stand_in_gpus=1)]
         answer["same"] = said(lambda: sn.configure(cpu_threads=2))
-        answer["more"] = said(lambda: sn.local_cluster(stand_in_gpus=4))
+        answer["more"] = said(lambda: sn.local_cluster(stand_in_gpus=5))
         answer["late"] = said(lambda: sn.configure(cpu_threads=3, cpu_devices=9))
         answer["any time"] = said(lambda: sn.configure(soft_placement=True))
         answer["soft now"] = tf.config.get_soft_device_placement()
@@ -110,6 +128,13 @@ FACTS = {
         ["cpu:0", "/device:CPU:0", False],
     ],
     "twice": True,
+    # Settings of a file that also serves a machine with GPUs do not stop stand-ins;
+    # those of the environment beat them.
+    "file's": 1,
+    "later": "nothing",
+    "names": ["cpu:0", "cpu:1", "cpu:2", "cpu:3"],
+    "across": 1,
+    "devices": 4,
     "started": True,
     "fewer": ["gpu:0", "cpu:0"],
     # Settings reach TensorFlow; what was refused does not come back.
@@ -132,6 +157,7 @@ def test_devices_are_found_and_settings_applied_before_the_start(told):
     """Devices share the host's memory; `FACTS` has the rest."""
     assert {name: told[name] for name in FACTS} == FACTS
     assert ["cpu:0", False] in told["plain"]
+    assert "memory_growth=True (splitnet.toml) has no effect" in told["notes"][0]
     assert 0 < told["memory"] <= told["memory of the host"]
     assert len(set(told["shares"])) == 1
     assert sum(told["shares"]) <= told["memory of the host"]
@@ -140,10 +166,11 @@ def test_devices_are_found_and_settings_applied_before_the_start(told):
 @pytest.mark.parametrize(
     ("question", "words"),
     [
+        ("real", r"visible=\(0,\) \(splitnet.toml\): there is no GPU 0"),
         ("bad number", "DeclarationError: .*int >= 0 and <= 256"),
         ("bad kind", "DeclarationError: .*must be int"),
         ("no such gpu", "there is no GPU 7; TensorFlow finds"),
-        ("more", r"ConfigError: too late for 4 .*started with 3.*before the"),
+        ("more", r"ConfigError: too late for 5 .*started with 4.*before the"),
         ("late", "too late: TensorFlow has already started"),
         ("late", r"cpu_threads=3 \(sn.configure\)"),
         ("late", r"cpu_devices=9 \(sn.configure\)"),
@@ -154,41 +181,3 @@ def test_devices_are_found_and_settings_applied_before_the_start(told):
 def test_what_comes_too_late_or_cannot_be_is_refused(told, question, words):
     """All late settings at once; what holds already or may change is accepted."""
     assert re.search(words, told[question], re.DOTALL)
-
-
-def test_settings_of_a_file_that_also_serves_a_machine_with_gpus(tmp_path):
-    """They do not stop stand-ins; those of the environment beat them.
-
-    Remarks name what has no effect.
-    """
-    (tmp_path / "splitnet.toml").write_text(
-        'visible = "0"\nmemory_growth = true\ncpu_threads = 2\n'
-    )
-    answer = story(
-        """
-        import tensorflow as tf
-        from pathlib import Path
-        from splitnet.core.settings import resolve
-        from splitnet.tf.runtime.configure import idle_settings
-        answer["real"] = said(lambda: sn.local_cluster())
-        here = resolve({}, os.environ, Path.cwd())
-        answer["notes"] = idle_settings(here, ["memory_growth"])
-        sn.local_cluster(stand_in_gpus=1)
-        answer["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
-        answer["later"] = said(lambda: sn.configure(soft_placement=False))
-
-        os.environ["SPLITNET_VISIBLE"] = "none"
-        os.environ["SPLITNET_CPU_DEVICES"] = "3"
-        os.environ["SPLITNET_INTER_OP_THREADS"] = "1"
-        answer["names"] = [d.name for d in sn.local_cluster()]
-        answer["devices"] = len(tf.config.list_logical_devices("CPU"))
-        answer["across"] = tf.config.threading.get_inter_op_parallelism_threads()
-        """,
-        tmp_path,
-    )
-
-    assert "visible=(0,) (splitnet.toml): there is no GPU 0" in answer["real"]
-    assert (answer["threads"], answer["later"]) == (2, "nothing")
-    assert answer["names"] == ["cpu:0", "cpu:1", "cpu:2"]
-    assert (answer["devices"], answer["across"]) == (3, 1)
-    assert "memory_growth=True (splitnet.toml) has no effect" in answer["notes"][0]

@@ -1,6 +1,7 @@
 """Training over workers that are killed and stopped."""
 
 import signal
+from itertools import permutations
 
 import pytest
 
@@ -14,12 +15,27 @@ def trained(tmp_path_factory):
     """One training over two workers: a kill, a return, a hang and the end."""
     return story(
         """
+        import threading
+        ending = threading.Event()
+        thread = threading.Thread(target=ending.wait)
+        thread.start()
+        answer["threads"] = said(lambda: sn.local_workers(1))
+        ending.set()
+        thread.join()
+        answer["many"] = said(lambda: sn.local_workers(65))
         workers = sn.local_workers(2, memory_limit="1.5 GB")
         cluster = workers.cluster
         answer["room"] = cluster["worker:0/cpu:0"].memory_bytes
         answer["file"] = sn.Cluster.load(workers.file) == cluster
         pids = [workers.pid(0), workers.pid(1)]
         answer["interfaces"] = [name for _, name in socket.if_nameindex()]
+        from splitnet.cli import main
+        from splitnet.tf.profiling import measure
+        measure._LINK_RUNS = 5
+        answer["measured"] = main(["measure", "--links", str(workers.file)])
+        links = sn.Cluster.load(workers.file).links
+        answer["links"] = sorted([link.source, link.target] for link in links)
+        answer["speeds"] = [link.bytes_per_second for link in links]
         joined = sn.connect(cluster, watch_seconds=0.5)
         answer["health"] = [found.state for found in joined.health()]
         import keras
@@ -68,7 +84,7 @@ def trained(tmp_path_factory):
             net.output(net.branch("h", joined, layers.Dense(1, name="h"), on="cpu:0"))
             plan = sn.plan(net, cluster, batch=64)
             model = sn.emit(net, plan)
-            model.compile("adam", "mse")
+            model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
             return model, plan
 
         def fit(model, epochs, *callbacks):
@@ -154,6 +170,7 @@ def trained(tmp_path_factory):
     )
 
 
+NAMES = ("cpu:0", "worker:0/cpu:0", "worker:1/cpu:0")
 FACTS = {
     "file": True,
     # TensorFlow alone would run a step on the weights from before: what it is told
@@ -164,6 +181,8 @@ FACTS = {
     "refused": True,
     "interfaces": ["lo"],
     "health": ["healthy", "healthy"],
+    "measured": 0,
+    "links": [["*", "*"], *sorted(map(list, permutations(NAMES, 2)))],
     "audit": [],
     # They end by Ctrl-C, and by `stop()` also where one hangs; nothing is left.
     "interrupted": -signal.SIGINT,
@@ -191,12 +210,16 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained):
     assert "/task:0/" in trained["homes"]["l/kernel"]
     assert "/job:worker/replica:0/task:1/" in trained["homes"]["r/kernel"]
     assert 3e8 < trained["room"] < 1.2e9
+    assert all(1e6 < speed < 1e12 for speed in trained["speeds"])
     assert trained["ended in"] < 10
 
 
 @pytest.mark.parametrize(
     ("when", "words"),
     [
+        # Threads that run already would keep the open network.
+        ("threads", ("2 threads run already", "splitnet cluster up")),
+        ("many", ("int >= 1 and <= 64",)),
         ("large", ("InfeasibleError",)),
         ("while it is gone", ("WorkerError: 1 of 2 workers", "splitnet worker")),
         ("while it hangs", ("WorkerError: a worker is lost", "without('worker:0')")),
