@@ -14,6 +14,7 @@ from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import find_plan
 from splitnet.planner.strategies.candidates import choose
 from splitnet.view.diagram import diagram_of
+from tests.planner.quick import has_room
 from tests.zoo import MIB, call, chain, graph_of, random_dag, source, two_towers, wide
 
 BOX = sn.Cluster.of("2*gpu", "cpu")
@@ -30,10 +31,6 @@ def auto(graph, cluster=BOX, **options):
 
 def kind(plan):
     return plan.verdict.strategies.chosen
-
-
-def has_room(plan):
-    return all(plan.memory[d.name].total <= d.memory_bytes for d in plan.cluster)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +228,7 @@ def test_a_chosen_plan_is_saved_and_compared(tmp_path):
     assert "found by comparison of strategies; runs in" in said
 
 
-@pytest.mark.parametrize("graph", [chain(6, flops=1e12), wide(4)], ids=lambda g: g.name)
+@pytest.mark.parametrize("graph", [chain(4, flops=1e12), wide(2)], ids=lambda g: g.name)
 def test_what_a_row_says_to_type_gives_that_row(graph):
     found = sn.compare_strategies(graph, BOX, time_limit=0.2)
 
@@ -276,13 +273,10 @@ def test_auto_is_as_good_as_trying_everything(seed):
     assert auto(graph, **fixed).seconds <= 1.03 * min(tried)
 
 
-@pytest.mark.parametrize(("count", "contiguity"), [(8, "free"), (14, "pipeline")])
-def test_auto_tries_the_least_maximum_load(count, contiguity):
+def test_auto_tries_the_least_maximum_load():
     """A pipeline of the cuts whose busiest device has least to do, on three GPUs."""
-    graph, box = random_dag(3, count), sn.Cluster.of("3*gpu", "cpu")
-    fixed = {"time_limit": 1.0, "effort": 20_000}
-    even = PlanOptions(objective="throughput", contiguity=contiguity, **fixed)
-    where = find_plan(graph, box, even).device_of
-    piped = executed(sn.score(graph, box, dict(where)), Execution(16))
+    graph, box = random_dag(0, 6), sn.Cluster.of("3*gpu", "cpu")
+    even = find_plan(graph, box, PlanOptions(objective="throughput", effort=3000))
+    piped = executed(sn.score(graph, box, dict(even.device_of)), Execution(16))
 
-    assert auto(graph, box, **fixed).seconds <= 1.02 * piped.seconds
+    assert auto(graph, box).seconds <= 1.02 * piped.seconds

@@ -14,7 +14,7 @@ from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Part
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
-from tests.planner.quick import find_plan, plan_graph
+from tests.planner.quick import find_plan, has_room, plan_graph
 from tests.zoo import MIB, chain, diamond, random_dag, shared, two_towers, wide
 
 BOX = Cluster.of("2*gpu", "cpu")
@@ -49,20 +49,16 @@ def test_plan_keeps_pins_and_the_merge_on_the_cpu():
 
 
 @pytest.mark.parametrize(
-    ("graph", "box", "used"),
+    ("graph", "used"),
     [
-        (wide(4), BOX, {"gpu:0": 2, "gpu:1": 2, "cpu:0": 1}),
-        (chain(5), BOX, {"gpu:0": 5}),
-        (chain(8), Cluster.of("2*gpu", "cpu", memory="25 MiB"), None),
+        (wide(4), {"gpu:0": 2, "gpu:1": 2, "cpu:0": 1}),
+        (chain(5), {"gpu:0": 5}),
     ],
-    ids=["branches", "chain", "too large a chain"],
 )
-def test_plan_uses_the_devices_that_help(graph, box, used):
-    plan = find_plan(graph, box)
-    at = Counter(p.device for p in plan.placements if p.reason != "input")
+def test_plan_uses_the_devices_that_help(graph, used):
+    plan = find_plan(graph, BOX)
 
-    assert len(at) >= 2 if used is None else at == used
-    assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
+    assert Counter(p.device for p in plan.placements if p.reason != "input") == used
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -182,7 +178,7 @@ def test_score_judges_a_persons_plan():
 @pytest.mark.parametrize("share", [2.0, 0.7])
 def test_calls_are_judged_by_the_functions_that_run(share):
     """Whatever fits: time and memory are those of the functions that calls make."""
-    graph = random_dag(5, 40)
+    graph = random_dag(5, 25)
     alone = score(graph, BOX, {"*": "gpu:0"}).memory["gpu:0"].total
     box = Cluster.of("2*gpu", "cpu", memory=int(share * alone), link="12 GB/s")
     how = {"effort": 50_000, "time_limit": 1.0, "seed": 1}
@@ -192,6 +188,6 @@ def test_calls_are_judged_by_the_functions_that_run(share):
     where = {one.name: plan.device_of[one.part] for one in plan.graph.calls}
     as_run = score(graph, box, where, regroup=True)
     assert as_run.seconds == pytest.approx(plan.seconds)
-    assert all(as_run.memory[d.name].total <= d.memory_bytes for d in box)
+    assert has_room(as_run)
     assert plan.transfers
     assert len(plan.graph.parts) < len(graph.parts)

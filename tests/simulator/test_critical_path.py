@@ -7,7 +7,6 @@ import pytest
 from splitnet.core.timeline import Copy, Task, Timeline, critical_path, waits
 from splitnet.planner.what_if import simulate
 from tests.view.layouts import random_plan
-from tests.view.plans import chain
 
 
 def copy(source, target, start, stop):
@@ -83,10 +82,3 @@ def test_critical_path_of_a_random_step_is_as_long_as_the_step(seed):
             busy = timeline.compute_seconds[device]
             assert idle + busy == pytest.approx(timeline.seconds)
             assert all(s.event for s in spans if s.stop < timeline.seconds)
-
-
-def test_critical_path_of_a_pipeline_has_every_stage():
-    step = simulate(chain(8), microbatches=4, schedule="1f1b")
-    on_path = {s.event.device for s in critical_path(step) if isinstance(s.event, Task)}
-
-    assert on_path >= {f"gpu:{n}" for n in range(4)}
