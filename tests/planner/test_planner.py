@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
-from itertools import combinations, groupby
+from itertools import groupby
 
 import pytest
 from hypothesis import given, settings
@@ -61,24 +61,23 @@ def test_plan_uses_the_devices_that_help(graph, used):
     assert Counter(p.device for p in plan.placements if p.reason != "input") == used
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_plan_for_memory_in_one_piece_each(seed):
-    """A convex plan for memory returns to no device, and is about as good as cuts."""
-    graph, draw = chain(7), random.Random(seed)
+@pytest.mark.parametrize("contiguity", ["convex", "pipeline"])
+def test_plan_in_one_piece_each_returns_to_no_device(contiguity):
+    """Weights of any size on three devices: each has one run of the chain."""
+    graph, draw = chain(9), random.Random(0)
     sizes = (replace(w, bytes=draw.randint(1, 9) * MIB) for w in graph.weights)
     graph = replace(graph, weights=tuple(sizes))
-    how = {"objective": "memory", "contiguity": "convex", "cut_penalty": 0.0}
-    plan = find_plan(graph, BOX, **how, time_limit=30.0, effort=100_000, seed=seed)
-    at = [plan.device_of[part.name] for part in graph.parts]
-    runs = [device for device, _ in groupby(at)]
+    how = {"objective": "memory", "cut_penalty": 0.0, "effort": 50_000}
+    free, plan = (
+        find_plan(graph, BOX, contiguity=one, **how) for one in ("free", contiguity)
+    )
+    runs = [
+        [device for device, _ in groupby(one.device_of[p.name] for p in graph.parts)]
+        for one in (free, plan)
+    ]
 
-    assert len(runs) == len(set(runs)) > 1
-    assert plan.bound <= plan.value == max(m.total for m in plan.memory.values())
-    for one, two in combinations(range(len(at) + 1), 2):
-        cut = ["cpu:0"] * one + ["gpu:0"] * (two - one) + ["gpu:1"] * (len(at) - two)
-        there = dict(zip([part.name for part in graph.parts], cut))
-        other = score(graph, BOX, there | {"x": "cpu:0"}, objective="memory")
-        assert plan.value <= 1.02 * other.value
+    assert len(runs[0]) > len(set(runs[0]))
+    assert len(runs[1]) == len(set(runs[1])) > 1
 
 
 def test_plan_for_memory_spreads_bytes_round_what_is_pinned():
