@@ -172,24 +172,18 @@ def whole(model):
 
 
 class Steps(keras.callbacks.Callback):
-    """The loss after each step, and the gradients of the first: SGD's first momenta."""
+    """The loss after each step."""
 
     def __init__(self):
         super().__init__()
         self.losses = []
-        self.gradients = []
 
     def on_train_batch_end(self, batch, logs=None):
         self.losses.append(logs["loss"])
-        if self.gradients or type(self.model.optimizer) is not keras.optimizers.SGD:
-            return
-        optimizer = whole(self.model).optimizer
-        slots = [v for v in optimizer.variables if "momentum" in v.path]
-        self.gradients = [np.asarray(v) / float(optimizer.learning_rate) for v in slots]
 
 
 def trained(model, case, watch=contextlib.nullcontext):
-    """Outputs, then losses, gradients, logs, weights, states and slots.
+    """Outputs, then losses, logs, weights, states and slots: SGD's are gradients.
 
     Also what `watch(model)` gives, in which `fit` runs.
     """
@@ -199,7 +193,7 @@ def trained(model, case, watch=contextlib.nullcontext):
     with watch(model) as watched:
         logs = fit(model, case, steps)
     model = whole(model)
-    seen += [steps.losses, steps.gradients, logs]
+    seen += [steps.losses, logs]
     return [*seen, model.variables, model.optimizer.variables], watched
 
 
@@ -225,7 +219,7 @@ def assert_same(case, cluster, tolerance=1e-6):
     closed = len(set(case.sizes)) == 1
     watch = watching if closed and case.audited else contextlib.nullcontext
     (ours, audit), (theirs, _) = trained(placed, case, watch), trained(plain, case)
-    assert ours[3].keys() == theirs[3].keys()
+    assert ours[2].keys() == theirs[2].keys()
     assert_near(ours, theirs, tolerance)
     if not case.audited:
         return placed, None

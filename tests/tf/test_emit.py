@@ -34,7 +34,7 @@ def test_emit_starts_as_the_same_layers_in_plain_keras(cluster):
     inputs = [keras.Input((6, 2)), keras.Input((5,))]
     seen = drop(layers.Flatten()(see(inputs[0])))
     plain = keras.Model(inputs, head(layers.Concatenate()([seen, tell(inputs[1])])))
-    data = [numbers(6, 2), numbers(5)], numbers(2, seed=1)
+    data = [numbers(6, 2, count=10), numbers(5, count=10)], numbers(2, count=10)
     losses = []
     for model in (placed, plain):
         model.compile("adam", "mse")

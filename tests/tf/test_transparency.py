@@ -23,7 +23,7 @@ DOUBLE = {"own_gradients_in_pieces", "split_words", "towers_synchronised"}
 
 @pytest.mark.parametrize("name", ZOO)
 def test_placed_equals_plain(name, cluster):
-    """Outputs, losses, weights, slots, seeds and gradients; and all where planned.
+    """Outputs, losses, weights, seeds and slots, SGD's gradients; all where planned.
 
     Every call of a model that nobody declared is sent to another stand-in than the call
     before it, so that whatever can be cut is cut.

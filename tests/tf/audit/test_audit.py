@@ -325,7 +325,7 @@ def test_audits_change_nothing(cluster):
     model, other = stateful(net, cluster), stateful(net, cluster)
     sn.audit(model, None, (X, Y)).check()
     for one in (model, other):
-        one.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
+        one.fit(X[:10], Y[:10], batch_size=BATCH, shuffle=False, verbose=0)
     for mine, its in zip(state(model), state(other), strict=True):
         np.testing.assert_array_equal(mine, its)
 

@@ -61,7 +61,7 @@ def towers_synchronised():
 
 @case
 def towers_of_a_dict():
-    """Embeddings with masks, a loop, and two outputs, joined with their masks."""
+    """Embeddings with masks, and two outputs, joined with their masks."""
     net = sn.Net("rich")
     ids, size = net.input("words", (6,), "int32"), net.input("size", (2,))
     embed, narrow = layers.Embedding(11, 5, mask_zero=True), layers.Dense(5)
@@ -71,7 +71,8 @@ def towers_of_a_dict():
         return {"words": embed(words), "size": narrow(twice)}
 
     made = net.towers("both", {"words": ids, "size": size}, body, on=TWO)
-    read = net.branch("read", made["words"], layers.SimpleRNN(5), on="gpu:1")
+    mean = layers.GlobalAveragePooling1D()
+    read = net.branch("read", made["words"], mean, on="gpu:1")
     joined = net.merge("join", [read, made["size"]], layers.Add())
     net.output(net.branch("head", joined, layers.Dense(3), on="cpu"))
     return Case(net, {"words": words(6), "size": numbers(2)}, numbers(3))
