@@ -98,6 +98,7 @@ def silent(name: str, weights: list[object]) -> list[object]:
     import tensorflow as tf
 
     policy, rounding = keras.config.dtype_policy(), np.finfo("float32").eps
+    floatx = keras.config.floatx()
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     model, x, y, loss = subject(name)
@@ -115,7 +116,7 @@ def silent(name: str, weights: list[object]) -> list[object]:
         if g is not None
     }
     largest = max(float(gradient.max()) for gradient in found.values())
-    keras.config.set_floatx("float32")
+    keras.config.set_floatx(floatx)
     keras.config.set_dtype_policy(policy)
     return [
         found[id(v)] <= rounding * largest
@@ -128,9 +129,9 @@ def silent(name: str, weights: list[object]) -> list[object]:
 def difference(one: object, other: object, without: list[object] = ()) -> float:
     """The largest difference, as a share of the largest value of its tensor.
 
-    What is below the rounding of the largest tensor is noise, as a gradient that is
-    truly 0. NaN equals NaN, and differs from every number by infinity. Numbers that
-    `without` marks are left out.
+    What is below the rounding of the largest tensor, in float64 32 times that, is
+    noise, as a gradient that is truly 0. NaN equals NaN, and differs from every number
+    by infinity. Numbers that `without` marks are left out.
     """
     import keras
     import numpy as np
@@ -138,7 +139,9 @@ def difference(one: object, other: object, without: list[object] = ()) -> float:
     mine, its = keras.tree.flatten(one), keras.tree.flatten(other)
     marked = list(without) or [np.zeros(np.shape(v), dtype=bool) for v in its]
     tops = [float(np.nan_to_num(np.abs(v)).max(initial=0.0)) for v in its]
-    noise = float(np.finfo(keras.config.floatx()).eps) * max(tops, default=0.0)
+    floatx = keras.config.floatx()
+    noise = float(np.finfo(floatx).eps) * (32 if floatx == "float64" else 1)
+    noise *= max(tops, default=0.0)
     largest = 0.0
     for a, b, top, mark in zip(mine, its, tops, marked, strict=True):
         a, b = (np.ravel(np.asarray(v)).astype("float64") for v in (a, b))
