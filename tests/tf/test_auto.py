@@ -132,14 +132,12 @@ def wide_attention():
 
 
 def wide_net():
-    """A net with a wide layer in the middle of a branch's body, and one beside it."""
+    """A net with a wide layer in the middle of a branch's body."""
     net = sn.Net("net")
     x = net.input("x", (WIDTH,))
     wide = layers.Dense(3000, "softmax", name="wide")  # must see all its outputs
-    body = [layers.Dense(40, "relu"), wide, layers.Dense(4)]
-    a, b = net.branch("a", x, body), net.branch("b", x, layers.Dense(3))
-    both = net.merge("both", [a, b], layers.Concatenate())
-    net.output(net.branch("head", both, layers.Dense(2)))
+    body = [layers.Dense(40, "relu"), wide, layers.Dense(2)]
+    net.output(net.branch("a", x, body))
     return net
 
 

@@ -16,10 +16,10 @@ def model(cluster):
     words = keras.Input((6,), dtype="int32", name="words")
     numbers = keras.Input((8,), name="numbers")
     text = layers.LSTM(4)(layers.Embedding(50, 4, mask_zero=True)(words))
-    shared = layers.Dense(4, "relu")
-    twice = [shared(layers.Dense(8)(numbers)), shared(numbers)]
-    joined = layers.Concatenate()([text, *twice])
-    out = layers.Dense(1)(layers.BatchNormalization()(layers.Dropout(0.5)(joined)))
+    shared = layers.Dense(8, "relu")
+    once = shared(numbers)
+    joined = layers.Concatenate()([text, once, shared(once)])
+    out = layers.BatchNormalization()(layers.Dropout(0.5)(joined))
     return keras.Model([words, numbers], out)
 
 
