@@ -177,7 +177,7 @@ def local_workers(
             thread.
         threads: threads of each worker; None leaves them to TensorFlow.
         memory_limit: of each worker, such as "2 GB"; more is refused, not swapped.
-            TensorFlow's server takes some 0.7 GB of it; `cluster` has what is left.
+            TensorFlow's server takes some 0.6 GB of it; `cluster` has what is left.
         allow_remote: stay in the open network. Whoever reaches this machine can then
             run what they like in the workers.
 

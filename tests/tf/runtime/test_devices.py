@@ -71,9 +71,10 @@ def told(tmp_path_factory):
         answer["twice"] = sn.local_cluster(stand_in_gpus=2) == two
         answer["file's"] = tf.config.threading.get_intra_op_parallelism_threads()
         answer["later"] = said(lambda: sn.configure(log_placement=False))
-        environment = {"VISIBLE": "none", "CPU_DEVICES": "4", "INTER_OP_THREADS": "1"}
+        environment = {"CPU_THREADS": "3", "CPU_DEVICES": "4", "INTER_OP_THREADS": "1"}
         os.environ.update({f"SPLITNET_{k}": v for k, v in environment.items()})
         answer["names"] = [d.name for d in sn.local_cluster()]
+        answer["within"] = tf.config.threading.get_intra_op_parallelism_threads()
         answer["across"] = tf.config.threading.get_inter_op_parallelism_threads()
         for name in environment:
             del os.environ[f"SPLITNET_{name}"]
@@ -133,6 +134,7 @@ FACTS = {
     "file's": 1,
     "later": "nothing",
     "names": ["cpu:0", "cpu:1", "cpu:2", "cpu:3"],
+    "within": 3,
     "across": 1,
     "devices": 4,
     "started": True,
