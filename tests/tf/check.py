@@ -77,7 +77,9 @@ def flat(structure):
 
 
 def excess(ours, theirs, tolerance=1e-6):
-    """The largest difference of two structures over the rule's; infinite for text.
+    """The largest difference of two structures over the rule's.
+
+    It is infinite for text and whole numbers, such as seeds, that differ.
 
     The rule allows `tolerance` of the largest value of a tensor: TensorFlow sums in
     another order, and an element in which large terms cancel carries the rounding of
@@ -87,7 +89,7 @@ def excess(ours, theirs, tolerance=1e-6):
     pairs, found = [], 0.0
     for mine, its in zip(flat(ours), flat(theirs), strict=True):
         assert mine.shape == its.shape
-        if its.dtype.kind in "US":
+        if its.dtype.kind in "USiub":
             found = max(found, 0.0 if (mine == its).all() else np.inf)
         else:
             pairs.append((mine.astype("float64"), its.astype("float64")))
