@@ -22,7 +22,7 @@ net = sn.Net("many_branches")
 branches = {}
 for name in names:
     measure = net.input(name, (3,))
-    dense = [layers.Dense(64, activation="relu"), layers.Dense(16, activation="relu")]
+    dense = layers.Dense(64, activation="relu")
     where = {}
     if name == "perimeter":
         where = {"near": branches["radius"]}  # the same device

@@ -4,9 +4,9 @@
 
 TensorFlow and splitnet take seconds to import and are the same for every program, so
 they are imported once and the process forks for each, before any device exists. A
-program runs in FOLDER/its name, each `fit` ends after a few steps, each measurement
-after one run, and what a page's blocks of output show must be in what it printed.
-Prints one line per program, "ok" or what went wrong, and its processor time.
+program runs in FOLDER/its name, each `fit` and each search ends after a few steps, each
+measurement after one run, and what a page's blocks of output show must be in what it
+printed. Prints one line per program, "ok" or what went wrong, and its processor time.
 """
 
 import gc
@@ -21,7 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-STEPS = 8
+STEPS = 2
+EFFORT = 1_000_000  # steps of a search that is given no effort, about a second
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -75,12 +76,14 @@ def main(folder: Path, pages: list[Path]) -> int:
     import sklearn.datasets  # noqa: F401  # once for all programs
 
     import splitnet
+    from splitnet.core.plan import PlanOptions
     from splitnet.planner.engine.solve import warm_up
     from splitnet.tf.profiling import measure
 
     for name in splitnet.__all__:
         getattr(splitnet, name)
     warm_up()
+    PlanOptions.__init__.__kwdefaults__["effort"] = EFFORT
     keras.Model.fit = for_few_steps(keras.Model.fit)
     measure._RUNS, measure._LINK_RUNS, measure._LOOP_SECONDS = 1, 2, -1.0
     gc.freeze()  # a million objects, which no fork needs to look at
