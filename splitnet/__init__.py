@@ -113,6 +113,7 @@ HOOKS.update(
         "output_keys": "splitnet.tf.reading.source:output_keys",
         "explain": "splitnet.planner.analysis:explain",
         "compare": "splitnet.planner.analysis:compare",
+        "compare_plan": "splitnet.planner.strategies.candidates:compare_plan",
         "save_plan": "splitnet.planner.plan_file:save_plan",
         "html": "splitnet.view.render:html_of",
         "svg": "splitnet.view.render:svg_of",

@@ -59,7 +59,8 @@ def plan(
     began = time.perf_counter()
     made = planned(source, cluster, search)
     figures = _figures(made) | {"seconds": time.perf_counter() - began}
-    text = [sn.table(made)]
+    with progress("comparing strategies"):
+        text = [sn.table(made)]
     if isinstance(held, sn.Plan):
         change = held.compare(made)
         figures["moved"] = change.moved

@@ -189,6 +189,7 @@ def default_link(bandwidth: object, latency: object) -> Link:
     return Link("*", "*", speed, parse_quantity(latency, "latency", "s"))
 
 
+_USUAL_LINK = default_link(None, None)
 CLIENT = "client:0"
 
 
@@ -359,7 +360,7 @@ class Cluster:
         """The link between two different devices."""
         keys = (source, target), (source, "*"), ("*", target), ("*", "*")
         its = (self._by_ends[key] for key in keys if key in self._by_ends)
-        return next(its, None) or default_link(None, None)
+        return next(its, None) or _USUAL_LINK
 
 
 def _expanded(text: str, taken: Collection[str]) -> list[str]:

@@ -125,19 +125,31 @@ class StrategyComparison:
     __repr__ = __str__  # what a prompt or a notebook shows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
     """Whether distributing is worth it: a plan against the best single device.
 
     `single_device_value` is in the unit of the objective, None if the model fits no
-    single device; `strategies` are None if they were not simulated.
+    single device; `known` are strategies that were simulated for the plan.
     """
 
     plan: "Plan"
     single_device: str | None
     single_device_value: float | None
     advice: tuple[str, ...] = ()
-    strategies: StrategyComparison | None = None
+    known: StrategyComparison | None = None
+    comparable: bool = False
+
+    @cached_property
+    def strategies(self) -> StrategyComparison | None:
+        """The plan among other strategies, simulated when first read.
+
+        None of a plan that is large, or not of a model's step.
+        """
+        if self.known is None and self.comparable:
+            found: StrategyComparison = hook("compare_plan")(self.plan)
+            return found
+        return self.known
 
     @property
     def overfull(self) -> list[str]:
@@ -171,7 +183,7 @@ class Verdict:
             facts.append("the time limit ended the search")
         if plan.objective != "memory" and plan.costs == Costs():
             facts.append("times are estimated, not measured")
-        lines = [self._headline(), f"{'; '.join(facts)}."]
+        lines = [self.headline, f"{'; '.join(facts)}."]
         if self.strategies is not None:
             best, times = self.strategies.best, []
             for one in self.strategies.all:
@@ -185,7 +197,9 @@ class Verdict:
 
     __repr__ = __str__  # what a prompt or a notebook shows
 
-    def _headline(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The value of the plan, and whether it is worth it."""
         objective = self.plan.objective
         mine = value_text(objective, self.plan.value)
         if self.overfull:

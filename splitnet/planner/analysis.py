@@ -8,6 +8,7 @@ from itertools import groupby, islice
 import numpy as np
 
 from splitnet.core.plan import Placement, Plan, StrategyComparison, Verdict, value_text
+from splitnet.core.replication import collapse
 from splitnet.core.timeline import Execution
 from splitnet.planner.engine.load_graph import Ints
 from splitnet.planner.engine.solve import compiled_step
@@ -27,27 +28,33 @@ _MOST_DETAILED, _MOST_SIMULATED, _MOST_COMPILED = 20_000, 100_000, 10_000_000
 def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
     """The plan, compared with every single device, and its costly constraints.
 
-    `strategies` are those that it was one of; otherwise they are simulated, if the plan
-    is of a model's step and not too large.
+    `strategies` are those that it was one of; otherwise they can be compared if the
+    plan is of a model's step and not too large.
     """
     evaluator, calls = evaluator_of(plan), plan.graph.calls
     latency = plan.objective == "latency"
     foreign = any(call.backward or call.seconds_on for call in calls)
     small = len(calls) <= _MOST_COMPARED
-    if strategies is None and latency and plan.training and small and not foreign:
-        strategies = compare_plan(plan)
-    # One figure for one device: towers count as the layers that they replicate.
-    rows = strategies.all if strategies is not None and latency else ()
-    known = [one for one in rows if one.kind == "one device"]
-    single = {one.devices[-1]: one.seconds for one in known if one.fits and one.devices}
-    for name, there in evaluator.single_devices() if not known else ():
-        found = evaluator.evaluate(there)
+    comparable = latency and plan.training and small and not foreign
+    alone = evaluator
+    if comparable:  # towers count as the layers that they replicate
+        whole = collapse(plan.graph)
+        alone = replace(evaluator, graph=whole, execution=Execution())
+    single: dict[str, float] = {}
+    for name, there in alone.single_devices() if strategies is None else ():
+        found = alone.evaluate(there)
         single |= {name: found.value} if found.fits else {}
+    if comparable and strategies is None and not single:  # but in micro-batches
+        strategies = compare_plan(plan)
+    # One figure for one device, as in the comparison.
+    for one in strategies.all if strategies is not None and latency else ():
+        if one.kind == "one device" and one.fits and one.devices:
+            single[one.devices[-1]] = one.seconds
     device = min(single, key=single.__getitem__, default=None)
     value = None if device is None else single[device]
     advice = tuple(_advice(plan, evaluator))
     bare = replace(plan, verdict=None)
-    verdict = Verdict(bare, device, value, advice, strategies)
+    verdict = Verdict(bare, device, value, advice, strategies, comparable)
     return replace(plan, verdict=verdict)
 
 

@@ -218,7 +218,8 @@ def _header_rows(
     if plan.fallbacks:
         totals.append(counted(len(plan.fallbacks), "fallback"))
     fits = plan.verdict is None or not plan.verdict.overfull
-    verdict = shortened(facts.verdict_lines(plan)[0], int(width / 5))
+    said = plan.verdict.headline if plan.verdict else facts.verdict_lines(plan)[0]
+    verdict = shortened(said, int(width / 5))
     yield Line(shortened(plan.graph.name, int(width / 9)), 15, bold=True)
     yield Line(" · ".join(totals), 11)
     yield Line(verdict, 11, INK if fits else ALARM, bold=not fits)

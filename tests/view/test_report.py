@@ -97,7 +97,7 @@ def test_report_compares_strategies_with_bars():
             Strategy("towers", 2.0, "sn.data_parallel(model)", False, 0.5, 2048, 1024),
         )
     )
-    verdict = replace(plans.siamese().verdict, strategies=compared)
+    verdict = replace(plans.siamese().verdict, known=compared)
     text = report_html(replace(plans.siamese(), verdict=verdict))
     widths = re.findall(r'<i style="width: ([\d.]+)%">', text)
     assert widths == ["50.0", "100.0", "50.0", "100.0", "25.0", "100.0"]
