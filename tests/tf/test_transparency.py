@@ -17,8 +17,8 @@ from tests.tf.zoo import MODELS, NETS, ZOO, two_branches
 
 pytestmark = pytest.mark.slow
 
-# Plain Keras, compiled or run eagerly, differs from itself by more in float32.
-DOUBLE = {"own_gradients_in_pieces", "split_words", "towers_synchronised"}
+# In float32 these differ by more: sums in another order, or plain Keras from itself.
+DOUBLE = {"own_gradients_in_pieces", "split_words", "towers", "towers_synchronised"}
 
 
 @pytest.mark.parametrize("name", ZOO)
