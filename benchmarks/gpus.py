@@ -27,8 +27,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from activations import MODELS, build, ways  # noqa: E402
-from common import heading  # noqa: E402
+from activations import MODELS, build, ways  # noqa: E402  # after the path
+from common import heading  # noqa: E402  # after the path
 
 QUESTIONS = ("steps", "placed", "memory", "crossings", "timeline")
 KNOWN = ("resnet50", "bert_128", "bert_384", "lstm")

@@ -40,22 +40,29 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
     if comparable:  # towers count as the layers that they replicate
         whole = collapse(plan.graph)
         alone = replace(evaluator, graph=whole, execution=Execution())
-    single: dict[str, float] = {}
-    for name, there in alone.single_devices() if strategies is None else ():
-        found = alone.evaluate(there)
-        single |= {name: found.value} if found.fits else {}
-    if comparable and strategies is None and not single:  # but in micro-batches
-        strategies = compare_plan(plan)
-    # One figure for one device, as in the comparison.
-    for one in strategies.all if strategies is not None and latency else ():
-        if one.kind == "one device" and one.fits and one.devices:
-            single[one.devices[-1]] = one.seconds
+    single = _on_one_device(strategies) if latency else None
+    if single is None:
+        evaluated = {n: alone.evaluate(there) for n, there in alone.single_devices()}
+        single = {name: one.value for name, one in evaluated.items() if one.fits}
+        if comparable and strategies is None and not single:  # but in micro-batches
+            strategies = compare_plan(plan)
+            single = _on_one_device(strategies) or {}
     device = min(single, key=single.__getitem__, default=None)
     value = None if device is None else single[device]
     advice = tuple(_advice(plan, evaluator))
     bare = replace(plan, verdict=None)
     verdict = Verdict(bare, device, value, advice, strategies, comparable)
     return replace(plan, verdict=verdict)
+
+
+def _on_one_device(strategies: StrategyComparison | None) -> dict[str, float] | None:
+    """Seconds by device of those strategies; None if nothing was tried on one."""
+    rows = strategies.all if strategies is not None else ()
+    known = [one for one in rows if one.kind == "one device"]
+    fitting = {
+        one.devices[-1]: one.seconds for one in known if one.fits and one.devices
+    }
+    return fitting if known else None
 
 
 def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:

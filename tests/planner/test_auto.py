@@ -56,6 +56,14 @@ def test_auto_chooses_what_suits_the_model(graph, cluster, wanted):
     assert (plan.execution.microbatches > 1) == (wanted == "pipeline")
 
 
+def test_a_fixed_strategy_is_held_against_one_device_that_was_not_tried():
+    verdict = auto(HEAVY, towers=2).verdict
+
+    assert "one device" not in {one.kind for one in verdict.strategies.all}
+    assert verdict.single_device == "gpu:0"
+    assert verdict.speed_up > 1
+
+
 def test_auto_takes_the_simplest_of_equals():
     """Two per cent are not worth more micro-batches, or another kind of strategy."""
     table = [(1.0, 3, True), (1.02, 1, True), (1.03, 0, True), (0.5, 0, False)]

@@ -344,7 +344,7 @@ def serve(
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     # TensorFlow goes without Keras then: a quarter of its start, and 80 MB.
-    sys.modules.setdefault("keras", None)  # type: ignore[arg-type]
+    sys.modules.setdefault("keras", None)  # type: ignore[arg-type]  # means: none
     import tensorflow as tf
 
     kinds = ("intra_op_parallelism_threads", "inter_op_parallelism_threads")
