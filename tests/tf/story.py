@@ -8,6 +8,7 @@ import textwrap
 
 HEAD = """
 import json, os, signal, socket, subprocess, sys, tempfile, time, warnings
+sys.modules["sklearn"] = None  # Keras imports it for wrappers that nobody uses here
 import splitnet as sn
 from splitnet.tf.runtime.configure import started
 answer = {}

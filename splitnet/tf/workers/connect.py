@@ -241,7 +241,7 @@ def connect(
 
         from splitnet.tf.internals.tf_api import join_again
 
-        spec = spec_of((*workers, address[CLIENT]))
+        spec = tf.train.ClusterSpec(spec_of((*workers, address[CLIENT])))
         if again:  # the old health check goes on: a worker may hang meanwhile
             join_again(spec)
         else:

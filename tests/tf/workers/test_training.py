@@ -23,7 +23,7 @@ def trained(tmp_path_factory):
         ending.set()
         thread.join()
         answer["many"] = said(lambda: sn.local_workers(65))
-        workers = sn.local_workers(2, memory_limit="1.5 GB")
+        workers = sn.local_workers(2, memory_limit="1.2 GB")
         cluster = workers.cluster
         answer["room"] = cluster["worker:0/cpu:0"].memory_bytes
         answer["file"] = sn.Cluster.load(workers.file) == cluster
@@ -31,7 +31,7 @@ def trained(tmp_path_factory):
         answer["interfaces"] = [name for _, name in socket.if_nameindex()]
         from splitnet.cli import main
         from splitnet.tf.profiling import measure
-        measure._LINK_RUNS = 5
+        measure._LINK_RUNS, measure._LARGE = 3, 2**20
         answer["measured"] = main(["measure", "--links", str(workers.file)])
         links = sn.Cluster.load(workers.file).links
         answer["links"] = sorted([link.source, link.target] for link in links)
@@ -54,7 +54,7 @@ def trained(tmp_path_factory):
                 model.set_weights([np.full((2000, 2000), value, "float32")])
             return float(model.predict(one, verbose=0)[0, 0]) / 2000
 
-        answer["large"] = said(lambda: sn.plan(wide(9000), cluster, time_limit=0.1))
+        answer["large"] = said(lambda: sn.plan(wide(10000), cluster, time_limit=0.1))
         small, one = wide(2000), np.ones((1, 2000), "float32")
         model = sn.emit(small, sn.plan(small, cluster, batch=1, training=False))
         seen()

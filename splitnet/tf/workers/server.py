@@ -1,0 +1,37 @@
+"""TensorFlow's server alone: a worker runs none of TensorFlow's other Python.
+
+`import tensorflow` takes five times as long, and 170 MB more. So the package is entered
+without running its `__init__`; kernels are the same, but for one of TensorFlow Lite.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["load"]
+
+
+def load() -> tuple[Any, Any, str]:
+    """The class of the server, that of its options, and TensorFlow's version.
+
+    Only for programs that do nothing else: `import tensorflow` finds an empty module
+    afterwards. With plug-in devices, whose libraries its `__init__` loads, that runs.
+    """
+    plugins = any(Path(path, "tensorflow-plugins").exists() for path in sys.path)
+    if plugins or "TF_PLUGGABLE_DEVICE_LIBRARY_PATH" in os.environ:
+        # TensorFlow goes without Keras then: a quarter of its start.
+        sys.modules.setdefault("keras", None)  # type: ignore[arg-type]  # means: none
+        importlib.import_module("tensorflow")
+    elif "tensorflow" not in sys.modules:
+        package = importlib.util.find_spec("tensorflow")
+        assert package
+        sys.modules["tensorflow"] = importlib.util.module_from_spec(package)
+    from tensorflow.core.protobuf.config_pb2 import ConfigProto
+    from tensorflow.python import tf2
+    from tensorflow.python.framework.versions import VERSION
+    from tensorflow.python.training.server_lib import Server
+
+    tf2.enable()
+    return Server, ConfigProto, VERSION
