@@ -141,7 +141,7 @@ def run(
 
     (inputs, labels), validation = pairs_of_digits()
     model = sn.emit(net, plan)
-    adam = keras.optimizers.Adam(2e-3)
+    adam = keras.optimizers.Adam(4e-3)
     model.compile(adam, "binary_crossentropy", metrics=["accuracy"])
     options = {"batch_size": BATCH, "epochs": epochs, "validation_data": validation}
     options["verbose"] = 1 if sys.stdout.isatty() else 2  # a bar, or a line an epoch

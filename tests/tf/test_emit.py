@@ -5,6 +5,7 @@ from dataclasses import replace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
@@ -134,8 +135,22 @@ def test_shares_of_gpus_are_compiled_where_keras_would_compile(cluster, monkeypa
     assert {r.how for r in placed_of(sn.emit(net, stand_ins)).runners} == {""}
 
 
+class Outside(layers.Layer):
+    """Doubles in Python, which no compiler sees."""
+
+    def call(self, x):
+        made = tf.numpy_function(lambda one: 2 * one, [x], x.dtype)
+        return keras.ops.reshape(made, keras.ops.shape(x)) + x
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+
 def test_xla_leaves_out_what_it_cannot_compile(cluster):
-    """Rows of a table that is elsewhere, and loops whose gradient has no fixed size."""
+    """Rows of a table that is elsewhere, loops, and layers of somebody's own.
+
+    Those are tried. A warning says why, and all train.
+    """
     net, mean = sn.Net("left_out"), layers.GlobalAveragePooling1D()
     rows = [layers.Embedding(9, 4), mean]
     sides = [
@@ -143,8 +158,10 @@ def test_xla_leaves_out_what_it_cannot_compile(cluster):
         for name, on in (("here", "gpu:0"), ("there", "gpu:1"))
     ]
     joined = net.merge("joined", sides, layers.Concatenate(), on="gpu:1")
-    looped = net.branch("looped", joined, [layers.Dense(4), Loops()], on="gpu:1")
-    net.output(net.branch("head", looped, layers.Dense(1), on="gpu:1"))
+    last = net.branch("looped", joined, [layers.Dense(4), Loops()], on="gpu:1")
+    last = net.branch("outside", last, [Outside(), layers.Reshape((2, 2))], on="gpu:0")
+    last = net.branch("recurrent", last, layers.SimpleRNN(2), on="gpu:1")
+    net.output(net.branch("head", last, layers.Dense(1), on="gpu:1"))
     plan = sn.plan(net, cluster, batch=BATCH, time_limit=0.1)
     with pytest.warns(UserWarning, match="runs as it is") as warned:
         model = sn.emit(net, plan, xla=True)
@@ -152,6 +169,8 @@ def test_xla_leaves_out_what_it_cannot_compile(cluster):
     told = " ".join(str(one.message) for one in warned)
     assert "'there' runs as it is: it reads rows of a table on another device" in told
     assert "'looped' runs as it is: XLA" in told
+    assert "'outside' runs as it is: XLA has no kernel for its" in told
+    assert "'recurrent' runs as it is: XLA compiles its loop for one length" in told
     assert "'here'" not in told
     assert "'head'" not in told
     x = np.ones((BATCH, 5), "int32")

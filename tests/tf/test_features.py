@@ -2,7 +2,7 @@
 
 A feature is a function of a model that is not compiled and a folder; it returns
 numbers. The source itself is the plain model: emission leaves it as it was. Tuners and
-drawings are tests of their own.
+drawings are tests of their own; resumed training is in `test_resume`.
 """
 
 import functools
@@ -128,25 +128,6 @@ def many_callbacks(model, folder):
     return found, ended, state(best), model.get_weights()
 
 
-def backup_and_restore(model, folder):
-    """Training that breaks off in its second epoch goes on where it was."""
-
-    class Break(callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 1:
-                raise KeyboardInterrupt
-
-    compiled(model)
-    kept = callbacks.BackupAndRestore(folder / "backup")
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, callbacks=[kept, Break()])
-    seen = []
-    told = callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: seen.append(epoch))
-    found = fit(model, callbacks=[callbacks.BackupAndRestore(folder / "backup"), told])
-    assert seen == [1]
-    return found, state(model)
-
-
 def quantized(model, folder):
     model.quantize("int8", filters="left|right|kind|size")
     return model.predict(data()[0], verbose=0)
@@ -159,8 +140,8 @@ def batch_by_batch(model, folder):
     return steps, model.test_on_batch(x, y), model.predict_on_batch(x), state(model)
 
 
-AUDITED = [steps_per_execution, run_eagerly, weights_and_losses, quantized]
-FEATURES = [*AUDITED, many_callbacks, backup_and_restore, batch_by_batch]
+AUDITED = [steps_per_execution, run_eagerly, quantized]
+FEATURES = [*AUDITED, weights_and_losses, many_callbacks, batch_by_batch]
 
 
 @pytest.mark.parametrize("run", FEATURES)

@@ -27,21 +27,11 @@ MOVED = ("b3", "sum")  # there are three stand-ins here
 BATCH_HERE = np.ones((4, 6), "float32"), np.ones((4, 3), "float32")
 
 
-@pytest.mark.parametrize("road", ["file", "place"])
-def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(
-    road, far, cluster, tmp_path
-):
+def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(far, cluster):
     """Names are kept, what moved is recorded, and an audit by the old plan names it."""
     net, plan = far
-    if road == "file":
-        plan.save(tmp_path / "plan.json")
-        plan = sn.load_plan(tmp_path / "plan.json")
     with pytest.warns(UserWarning, match="not on this machine") as caught:
-        placed = (
-            sn.place(net, plan.cluster, batch=4, time_limit=0.1)
-            if (road == "place")
-            else sn.emit(net, plan)
-        )
+        placed = sn.place(net, plan.cluster, batch=4, time_limit=0.1)
     assert len(caught) == 1
     assert caught[0].filename == __file__
     assert all(f"{part} (gpu:3 -> gpu:" in str(caught[0].message) for part in MOVED)

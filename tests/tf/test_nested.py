@@ -44,10 +44,10 @@ def data():
     return words, rng.normal(size=(8, 2)).astype("float32")
 
 
-def trained(model):
+def trained(model, **compiled):
     """Outputs, the losses of two steps, weights, outputs."""
     x, y = data()
-    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.compile(keras.optimizers.SGD(0.1), "mse", **compiled)
     before = model(x)
     made = model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     return [before, made.history["loss"], model.get_weights(), model(x)]
@@ -55,9 +55,9 @@ def trained(model):
 
 @pytest.fixture(scope="module")
 def plain(cluster):
-    """What the plain model gives, compiled as the placed one is."""
+    """What the plain model gives, which runs eagerly."""
     keras.utils.set_random_seed(0)
-    return trained(nested())
+    return trained(nested(), run_eagerly=True)
 
 
 def names(graph):

@@ -19,6 +19,7 @@ import sys
 sys.modules["splitnet"] = None          # it cannot be imported here
 import keras, numpy as np, tensorflow as tf
 model = keras.models.load_model(sys.argv[1])
+model.run_eagerly = True
 assert len(tf.config.list_logical_devices()) == 1
 x = [np.load(sys.argv[2]), np.load(sys.argv[3])]
 np.save(sys.argv[4], model.predict(x, verbose=0))

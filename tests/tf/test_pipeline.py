@@ -1,7 +1,5 @@
 """Micro-batches, recomputation and compiled parts: the same training, another way."""
 
-from dataclasses import replace
-
 import keras
 import numpy as np
 import pytest
@@ -92,35 +90,6 @@ def test_frozen_weights_of_towers_cross_once_as_well(cluster):
 
     sent = 4 * (8 * 200 + 200 + 200 * 4 + 4)
     assert audit.moved["cpu:0", "gpu:0", "weights"] == (sent, sent)
-
-
-@keras.saving.register_keras_serializable("test_pipeline")
-class Outside(layers.Layer):
-    """Doubles in Python, which no compiler sees."""
-
-    def call(self, x):
-        made = tf.numpy_function(lambda one: 2 * one, [x], x.dtype)
-        return keras.ops.reshape(made, keras.ops.shape(x)) + x
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-
-def test_parts_that_cannot_be_compiled_run_as_they_are(cluster):
-    """A loop, and a layer of somebody's own, which is tried; a warning says why.
-
-    The stages that can be are called for each of two pieces.
-    """
-    body = [layers.Dense(12), Outside(), layers.Reshape((3, 4)), layers.LSTM(12)]
-    case = chain(body, xla=True, microbatches=2)
-    case = replace(case, audited=False, sizes=(6, 6, 1))
-
-    with pytest.warns(UserWarning, match="xla: 'b' runs as it is: XLA ") as warned:
-        assert_same(case, cluster)
-
-    said = " ".join(str(one.message) for one in warned)
-    assert "XLA has no kernel for its EagerPyFunc" in said or "no kernel for" in said
-    assert "XLA compiles its loop for one length only" in said
 
 
 def test_what_micro_batches_change_is_warned_of(cluster):

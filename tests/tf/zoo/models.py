@@ -65,7 +65,7 @@ def _input(tensor, batch, below):
 
 # --- sequences and columns ------------------------------------------------------------
 
-WORDS, LENGTH = 13, 4
+WORDS, LENGTH = 13, 3
 
 
 @model
@@ -117,20 +117,6 @@ def prepared_columns():
 
 
 # --- operations, control flow, sharing -----------------------------------------------
-
-
-@model
-def gathered_by_operations():
-    """Gather and scatter without a layer of its own: operations, integers, slices."""
-    rows = keras.Input((7, 4))
-    which = keras.Input((3,), dtype="int32")
-    taken = ops.take_along_axis(rows, ops.expand_dims(which, -1), axis=1)
-    best = ops.argmax(ops.stop_gradient(rows), axis=1)
-    marked = ops.one_hot(best, 7)
-    kept = ops.where(rows > 0, rows, 0.1 * rows)
-    mixed = ops.einsum("btw,bwt->bw", kept, marked)
-    whole = layers.Concatenate()([layers.Flatten()(taken), mixed, rows[:, -1]])
-    return keras.Model([rows, which], layers.Dense(3)(whole))
 
 
 class Loops(layers.Layer):
@@ -240,7 +226,7 @@ def outputs_along_the_way():
 
 @model
 def numbers_of_other_kinds():
-    """Half precision, complex spectra, unsigned pictures and Python constants."""
+    """Half precision, complex spectra, unsigned pictures, constants, and indices."""
     wave = keras.Input((8,))
     picture = keras.Input((4, 4, 1), dtype="uint8")
     real, imaginary = ops.rfft(wave)
@@ -249,7 +235,9 @@ def numbers_of_other_kinds():
     seen = layers.Flatten()(ops.cast(picture, "float32") / 255.0)
     both = layers.Concatenate()([ops.cast(half, "float32"), seen, 3.0 - loud])
     clipped = ops.clip(layers.Dense(5)(both), -1.0, np.float32(0.7))
-    built = made_up(keras.Model([wave, picture], layers.Dense(2)(clipped)))
+    loudest = ops.one_hot(ops.argmax(ops.stop_gradient(loud), axis=1), 5)
+    mixed = ops.einsum("bw,bw->bw", ops.where(clipped > 0, clipped, 0.1), loudest)
+    built = made_up(keras.Model([wave, picture], layers.Dense(2)(mixed)))
     # Graphs and eager steps round half precision at other places.
     return replace(built, compilation={"run_eagerly": False})
 

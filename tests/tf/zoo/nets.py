@@ -26,14 +26,14 @@ def two_branches(left, right, head=None, *, shape=(6,), **more):
 def shared_lstm():
     """The example of the Keras FAQ: one LSTM reads two tweets on two devices."""
     net = sn.Net("siamese")
-    tweet_a, tweet_b = net.input("tweet_a", (7, 4)), net.input("tweet_b", (7, 4))
+    tweet_a, tweet_b = net.input("tweet_a", (3, 4)), net.input("tweet_b", (3, 4))
     encoder = layers.LSTM(6)
     left = net.branch("left", tweet_a, encoder, on="gpu:0")
     right = net.branch("right", tweet_b, encoder, on="gpu:1")
     joined = net.merge("join", [left, right], layers.Concatenate())
     head = layers.Dense(1, activation="sigmoid")
     net.output(net.branch("verdict", joined, head, on="cpu"))
-    x = [numbers(7, 4), numbers(7, 4, seed=1)]
+    x = [numbers(3, 4), numbers(3, 4, seed=1)]
     return Case(net, x, classes(2).astype("float32")[:, None], "binary_crossentropy")
 
 
