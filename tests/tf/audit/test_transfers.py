@@ -98,17 +98,8 @@ def test_a_gradient_that_is_clipped_before_it_crosses(cluster):
     audited(net, cluster, pins={"body/0": "gpu:1"}, optimizer=clipping, microbatches=2)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "microbatches"),
-    [
-        (keras.optimizers.Adam, 1),
-        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), 2),
-        (lambda: keras.optimizers.Lion(gradient_accumulation_steps=3, use_ema=True), 1),
-    ],
-)
-def test_gradients_are_accumulated_where_the_weight_is(
-    optimizer, microbatches, cluster
-):
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_gradients_are_accumulated_where_the_weight_is(microbatches, cluster):
     """All of a weight's gradient is made on one device and kept on another.
 
     Two towers, both on one device, read shares of a Flatten, whose copies and gradients
@@ -120,8 +111,11 @@ def test_gradients_are_accumulated_where_the_weight_is(
     body = [layers.Dense(20, activation="tanh")]
     made = net.towers("body", flat, body, on=["cpu", "gpu:0"], weights_on="gpu:1")
     net.output(net.branch("head", made, layers.Dense(1), on="gpu:1"))
+    optimizer = keras.optimizers.Lion(gradient_accumulation_steps=3, use_ema=True)
+    if microbatches == 2:
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
     how = {"pins": {"body/1": "cpu"}, "microbatches": microbatches}
-    audit = audited(net, cluster, batch=6, optimizer=optimizer(), **how)
+    audit = audited(net, cluster, batch=6, optimizer=optimizer, **how)
 
     assert not [key for key in audit.moved if key[2] in ("update", "other")]
     assert audit.moved["cpu:0", "gpu:1", "weights gradient"][0] == 720
@@ -130,11 +124,10 @@ def test_gradients_are_accumulated_where_the_weight_is(
         assert audit.moved["gpu:1", "cpu:0", "activation"] == (192, 192)
 
 
-@pytest.mark.parametrize("rows", [8, 600])
-def test_gradients_of_a_shared_table_are_the_rows_looked_up(rows, cluster):
+def test_gradients_of_a_shared_table_are_the_rows_looked_up(cluster):
     """They go to the table's home as rows, also where those are more than the table."""
     net = sn.Net("shared_table")
-    table = [layers.Embedding(rows, 4), layers.GlobalAveragePooling1D()]
+    table = [layers.Embedding(8, 4), layers.GlobalAveragePooling1D()]
     sides = [
         net.branch(name, net.input(f"{name}_words", (5,), "int32"), table, on=on)
         for name, on in zip(("left", "right"), TWO)

@@ -5,50 +5,41 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.costs import load_costs, signature
+from splitnet.core.costs import signature
 from splitnet.tf.profiling import measure
 from splitnet.tf.profiling.measure import _kinds
 
 
 @pytest.fixture(scope="module")
 def model(cluster):
-    """Text and numbers, a loop, a shared layer and a branch without weights."""
+    """Text and numbers, a mask, a loop, a shared layer, and calls without weights."""
     words = keras.Input((6,), dtype="int32", name="words")
     numbers = keras.Input((8,), name="numbers")
-    text = layers.LSTM(4)(layers.Embedding(50, 4, mask_zero=True)(words))
+    embedded = layers.Embedding(50, 4, mask_zero=True)(words)
+    text = layers.SimpleRNN(4)(embedded)
     shared = layers.Dense(8, "relu")
     once = shared(numbers)
     joined = layers.Concatenate()([text, once, shared(once)])
-    out = layers.BatchNormalization()(layers.Dropout(0.5)(joined))
-    return keras.Model([words, numbers], out)
+    return keras.Model([words, numbers], layers.BatchNormalization()(joined))
 
 
-@pytest.fixture(scope="module")
-def told():
-    return []
-
-
-@pytest.fixture(scope="module")
-def costs(model, cluster, told):
-    """The model measured on stand-ins, which leaves its layers and values alone."""
-    before = [w.tolist() for w in model.get_weights()]
-    nodes = [len(layer._inbound_nodes) for layer in model.layers]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "_LINK_RUNS", 2)
-        patch.setattr(measure, "_RUNS", 1)
-        patch.setattr(measure, "_LOOP_SECONDS", -1.0)
-        made = sn.measure(model, cluster, 16, on_progress=lambda *now: told.append(now))
-    assert [w.tolist() for w in model.get_weights()] == before
-    assert [len(layer._inbound_nodes) for layer in model.layers] == nodes
-    return made
-
-
-def test_measure_times_calls_updates_and_links(model, costs, told):
+def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_path):
     """Each call that computes has a time forward and backward for GPU and CPU.
 
     A part of it does not grow with the batch. Every ordered pair of devices has a link,
-    every kind a speed of updates. Progress rises from 0 to 1 and names the call.
+    every kind a speed of updates. Progress rises from 0 to 1 and names the call. The
+    model's layers and values are left alone. A file of costs is as good as its value.
     """
+    before = [w.tolist() for w in model.get_weights()]
+    nodes = [len(layer._inbound_nodes) for layer in model.layers]
+    told = []
+    monkeypatch.setattr(measure, "_LINK_RUNS", 2)
+    monkeypatch.setattr(measure, "_RUNS", 1)
+    monkeypatch.setattr(measure, "_LOOP_SECONDS", -1.0)
+    costs = sn.measure(model, cluster, 16, on_progress=lambda *now: told.append(now))
+
+    assert [w.tolist() for w in model.get_weights()] == before
+    assert [len(layer._inbound_nodes) for layer in model.layers] == nodes
     calls = [c for c in sn.read(model, 16).calls if c.kind != "InputLayer"]
     keys = {
         (signature(call), call.forward_flops, kind)
@@ -67,13 +58,9 @@ def test_measure_times_calls_updates_and_links(model, costs, told):
     assert shares == sorted(shares)
     assert (shares[0], told[-1]) == (0, (1.0, "done"))
     assert any(" on gpu:0" in text for _, text in told)
-
-
-def test_measured_costs_are_kept_in_a_file(model, cluster, costs, tmp_path):
     path = tmp_path / "costs.json"
     sn.save_costs(costs, path)
 
-    assert load_costs(path) == costs
     on_cpu = {part.name: "cpu:0" for part in sn.read(model, 16).parts}
     by_file, by_value = (
         sn.score(model, cluster, on_cpu, batch=16, costs=one) for one in (path, costs)

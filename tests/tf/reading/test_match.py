@@ -1,5 +1,7 @@
 """Plans are matched with sources by structure and shapes, not by counted names."""
 
+import re
+
 import keras
 import pytest
 from keras import layers
@@ -11,7 +13,7 @@ CLUSTER = sn.Cluster.of("2*gpu", "cpu")
 
 
 def planned(source):
-    return sn.plan(source, CLUSTER, batch=8, time_limit=0.1)
+    return sn.plan(source, CLUSTER, batch=8, effort=1)
 
 
 def matched(source, plan):
@@ -33,13 +35,11 @@ def masked():
     return keras.Model([words, numbers], layers.Dense(2)(inner(both)), name="m")
 
 
-def net(branch="a", **changed):
+def net(branch="a", *, on="gpu:0", units=4, activation="relu"):
     """Two branches; what is named differs."""
-    options = {"on": "gpu:0", "units": 4, "activation": "relu"} | changed
     made = sn.Net("n")
     x = made.input("x", (6,))
-    dense = layers.Dense(options["units"], activation=options["activation"], name="d")
-    a = made.branch(branch, x, dense, on=options["on"])
+    a = made.branch(branch, x, layers.Dense(units, activation, name="d"), on=on)
     b = made.branch("b", x, layers.Dense(4, name="e"), on="gpu:1")
     made.output(made.merge("join", [a, b], layers.Concatenate(name="c")))
     return made
@@ -55,19 +55,15 @@ def test_model_built_twice_is_the_same_model():
     assert kinds == [call.kind for call in plan.graph.calls]
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"branch": "other"}, "in the model only: 'other/d': .*, branch other"),
-        ({"on": "gpu:1"}, "plan only: 'a/d': .*, branch a, on gpu:0"),
-        ({"units": 2}, r"in the plan only: .*, outputs float32\(4,\), weights"),
-        ({"activation": "tanh"}, "in the model only: .*: Dense tanh #"),
-    ],
-)
-def test_another_net_is_refused_with_what_differs(changed, words):
+def test_another_net_is_refused_with_what_differs():
     plan = planned(net())
-    with pytest.raises(sn.DeclarationError, match=words):
-        matched(net(**changed), plan)
+    for other, words in (
+        (net("other"), "in the model only: 'other/d': .*, branch other"),
+        (net(on="gpu:1"), "plan only: 'a/d': .*, branch a, on gpu:0"),
+        (net(units=2), r"in the plan only: .*, outputs float32\(4,\), weights"),
+        (net(activation="tanh"), "in the model only: .*: Dense tanh #"),
+    ):
+        assert re.search(words, refused(other, plan))
 
 
 def test_another_model_is_refused_with_its_calls():

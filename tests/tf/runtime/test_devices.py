@@ -39,12 +39,9 @@ def told(tmp_path_factory):
         import resource
         from keras import layers
         net = sn.Net("quiet")
-        x = net.input("x", (6,))
-        a = net.branch("a", x, layers.Dense(4), on="gpu:0")
         norm = [layers.Dense(4), layers.LayerNormalization()]
-        b = net.branch("b", x, norm, on="gpu:1")
-        net.output(net.merge("m", [a, b], layers.Add()))
-        sn.plan(sn.read(net), sn.Cluster.of("2*gpu", "cpu"))
+        net.output(net.branch("a", net.input("x", (6,)), norm))
+        sn.read(net)
         from large import build
         box = sn.Cluster.of("4*gpu", "cpu", memory="80 GiB")
         plan = sn.plan(build, box, batch=2, training=False, time_limit=0.1)
@@ -87,8 +84,6 @@ def told(tmp_path_factory):
         answer["origin"] = settings.of("cpu_threads").origin
         answer["started by configuring"] = started()
         answer["no such gpu"] = said(lambda: sn.configure(visible="7"))
-        answer["bad number"] = said(lambda: sn.local_cluster(stand_in_gpus=-1))
-        answer["bad kind"] = said(lambda: sn.local_cluster(stand_in_gpus="2"))
         answer["forgotten"] = sn.configure()["visible"]
         sn.configure(visible="none")
         answer["forced"] = [d.name for d in tf.config.get_visible_devices("GPU")]
@@ -169,12 +164,8 @@ def test_devices_are_found_and_settings_applied_before_the_start(told):
     ("question", "words"),
     [
         ("real", r"visible=\(0,\) \(splitnet.toml\): there is no GPU 0"),
-        ("bad number", "DeclarationError: .*int >= 0 and <= 256"),
-        ("bad kind", "DeclarationError: .*must be int"),
-        ("no such gpu", "there is no GPU 7; TensorFlow finds"),
         ("more", r"ConfigError: too late for 5 .*started with 4.*before the"),
-        ("late", "too late: TensorFlow has already started"),
-        ("late", r"cpu_threads=3 \(sn.configure\)"),
+        ("late", r"too late: .*\s+cpu_threads=3 \(sn.configure\)"),
         ("late", r"cpu_devices=9 \(sn.configure\)"),
         ("same", "^nothing$"),
         ("any time", "^nothing$"),

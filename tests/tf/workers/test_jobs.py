@@ -100,6 +100,9 @@ def test_job_of_refuses(environ, words):
         job_of(environ)
 
 
+KUBERNETES = "--engine kubernetes --image me/train:1 --name train"
+
+
 def launched(*words, capsys):
     assert main(["launch", *words]) == 0
     return capsys.readouterr().out
@@ -107,12 +110,8 @@ def launched(*words, capsys):
 
 def test_manifest_is_valid_and_admits_its_pods_only(capsys):
     """Against Kubernetes' published schemas; every pod gets the job's variables."""
-    text = launched(
-        *("--engine", "kubernetes", "--image", "me/train:1", "--name", "train"),
-        *("--gpus-per-node", "4", "--preset", "A100", "--", "python", "train.py"),
-        capsys=capsys,
-    )
-    documents = list(yaml.safe_load_all(text))
+    words = f"{KUBERNETES} --gpus-per-node 4 --preset A100 -- python train.py"
+    documents = list(yaml.safe_load_all(launched(*words.split(), capsys=capsys)))
 
     for document in documents:
         kubernetes_validate.validate(document, "1.30", strict=True)
@@ -292,12 +291,8 @@ def test_pods_of_the_manifest_train(tmp_path, capsys):
 
     So do those of TF_CONFIG, which come first. Losses are those of one device.
     """
-    text = launched(
-        *("--engine", "kubernetes", "--image", "me/train:1", "--name", "train"),
-        *("--", sys.executable, "train.py"),
-        capsys=capsys,
-    )
-    documents = list(yaml.safe_load_all(text))
+    words = [*KUBERNETES.split(), "--", sys.executable, "train.py"]
+    documents = list(yaml.safe_load_all(launched(*words, capsys=capsys)))
     names = ("train-client", "train-worker-0", "train-worker-1")
     hosts = [f"10.0.0.{k} {name}.train" for k, name in enumerate(names, 1)]
     files = {
@@ -372,5 +367,6 @@ def test_run_starts_lost_workers_and_the_program_again(tmp_path):
     assert said.count("worker 0 ended by signal 9") == 1
     assert said.count("it is started again") == 1
     assert said.count("it does not start again and is left out") == 1
+    assert "worker:1 cannot listen at 127.0.0.1:" in said
     assert "restart 2 of 3" in said
     assert "restart 3" not in said

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from splitnet.core.errors import ConfigError, DeviceError, WorkerError
 from splitnet.tf.internals import tf_api
 from splitnet.tf.workers import connect, start
 from splitnet.tf.workers.connect import probe
-from splitnet.tf.workers.start import limit_memory, listen
+from splitnet.tf.workers.start import limit_memory
 
 
 def test_workers_refuse_calls_from_outside_and_leave_no_orphan(tmp_path):
@@ -72,30 +73,23 @@ def test_workers_refuse_a_limit_that_leaves_nothing():
         limit_memory(2**20)
 
 
-HOSTS = {"client:0": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}
-
-
-def box(**hosts):
-    devices = Cluster.of("cpu", "worker:0/cpu:0").devices
-    told = hosts or HOSTS
-    return Cluster(devices, (), tuple(map(Host, told, told.values())))
+HOSTS = Host("client:0", "127.0.0.1:20001"), Host("worker:0", "127.0.0.1:20002")
+BOX = replace(Cluster.of("cpu", "worker:0/cpu:0"), hosts=HOSTS)
 
 
 def test_connect_names_what_is_missing(monkeypatch):
-    """Workers that do not answer, addresses, the cluster itself, or an early call.
+    """Addresses, the cluster itself, or an early call.
 
     Joining later would invalidate everything that exists.
     """
     monkeypatch.setattr(connect, "started", lambda: False)
-    with pytest.raises(WorkerError, match="1 of 1 workers did not answer"):
-        connect.connect(box(), wait_seconds=0.2, allow_remote=True)
     with pytest.raises(ConfigError, match=r"no address for client:0, worker:0\."):
         connect.connect(Cluster.of("worker:0/cpu:0"))
     with pytest.raises(ConfigError, match="SPLITNET_CLUSTER"):
         connect.connect()
     monkeypatch.setattr(connect, "started", lambda: True)
     with pytest.raises(ConfigError, match="TensorFlow has already started"):
-        connect.connect(box(), allow_remote=True)
+        connect.connect(BOX, allow_remote=True)
 
 
 def test_isolate_says_which_part_the_system_refuses(monkeypatch):
@@ -116,19 +110,13 @@ def test_isolate_says_which_part_the_system_refuses(monkeypatch):
         start.isolate()
 
 
-def test_worker_refuses_an_open_network_and_a_port_in_use(monkeypatch):
+def test_worker_refuses_an_open_network(monkeypatch):
     """It says what that exposes, and goes no further; so for a number of no worker."""
     monkeypatch.setattr(start, "open_interfaces", lambda: ["eth0"])
     with pytest.raises(ConfigError, match=r"(?s)every interface.*eth0.*--allow-remote"):
-        listen(box(), None, allow_remote=False)
-    with socket.create_server(("127.0.0.1", 0)) as plug:
-        address = f"127.0.0.1:{plug.getsockname()[1]}"
-        used = box(**HOSTS | {"worker:0": address})
-        with pytest.raises(ConfigError, match=r"worker:0 cannot listen at 127.*in use"):
-            listen(used, used.hosts[1], allow_remote=True)
-    listen(used, used.hosts[1], allow_remote=True)
+        start.serve(BOX, 0)
     with pytest.raises(ConfigError, match=r"no worker 3.*worker:0"):
-        start.serve(box(), 3)
+        start.serve(BOX, 3)
 
 
 def test_hosts_report_every_fault_at_once():
@@ -145,17 +133,6 @@ def test_hosts_report_every_fault_at_once():
         assert fault in str(caught.value)
 
 
-def test_probe_tells_unreachable_from_unresponsive():
-    """Nobody listens, or what listens never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as plug:
-        host = Host("worker:0", f"127.0.0.1:{plug.getsockname()[1]}")
-        [silent] = probe([host], timeout_seconds=0.3)
-    [gone] = probe([host], timeout_seconds=2.0)
-
-    assert (silent.state, gone.state) == ("unresponsive", "unreachable")
-    assert "is unresponsive" in str(silent)
-
-
 def test_failures_without_a_lost_worker_say_so():
     """One that came back has lost what it held."""
     connection = connect.Connection(Cluster.of("cpu"), "given", 0)
@@ -163,15 +140,6 @@ def test_failures_without_a_lost_worker_say_so():
     words = r"\(gone and more\).*All are healthy now"
     with pytest.raises(WorkerError, match=words), connection:
         raise tf.errors.AbortedError(None, None, "gone\nand more")
-
-
-def test_workers_that_do_not_start_are_named(tmp_path):
-    (tmp_path / "worker-0.log").write_text("out of order\n")
-    command = [sys.executable, "-c", "raise SystemExit(3)"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    workers = start.LocalWorkers(Cluster.of("cpu"), tmp_path / "a.toml", [process])
-    with process, pytest.raises(ConfigError, match="worker 0 ended with code 3: out"):
-        workers.room([0])
 
 
 def test_an_operation_that_failed_before_is_warned_of(monkeypatch):
