@@ -4,13 +4,13 @@
 
 TensorFlow and splitnet take seconds to import and are the same for every program, so
 they are imported once and the process forks for each, before any device exists. A
-program runs in FOLDER/its name, each `fit` and each search ends after a few steps, each
-measurement after one run, and what a page's blocks of output show must be in what it
-printed. Prints one line per program, "ok" or what went wrong, and its processor time.
+program runs in FOLDER/its name, each `fit` is of a few batches and each search of a few
+steps, each measurement is one run, and what a page's blocks of output show must be in
+what it printed. Prints one line per program, "ok" or what went wrong, and its processor
+time.
 """
 
 import gc
-import itertools
 import json
 import os
 import re
@@ -110,17 +110,18 @@ def main(folder: Path, pages: list[Path]) -> int:
 
 
 def for_few_steps(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' `fit`, which ends after a few of the steps that are asked for."""
-    from keras.callbacks import LambdaCallback
+    """Keras' `fit` of the first few of the batches that are given."""
+    from keras import tree
 
-    def short_fit(model: Any, *args: Any, callbacks: Any = (), **options: Any) -> Any:
-        steps = itertools.count(1)
+    def short_fit(model: Any, *data: Any, **options: Any) -> Any:
+        def few(values: Any) -> Any:
+            return tree.map_structure(lambda each: each[:count], values)
 
-        def end(batch: int, logs: Any) -> None:
-            model.stop_training |= next(steps) == STEPS
-
-        few = LambdaCallback(on_train_batch_end=end)
-        return fit(model, *args, callbacks=[*callbacks, few], **options)
+        rest = options.get("validation_split", 0)
+        count = round(STEPS * options.get("batch_size", 32) / (1 - rest))
+        if "validation_data" in options:
+            options["validation_data"] = few(options["validation_data"])
+        return fit(model, *few(data), **options | {"epochs": 1})
 
     return short_fit
 

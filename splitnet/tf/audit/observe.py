@@ -76,10 +76,14 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
             placed = placement(plan, blueprint.flow, sites)
             held.enter_context(marked(model, placed))
         held.enter_context(state_restored(model, training=training))
+        known = _traced(model, placed, batch) if training else {}
         placed.graphs.clear()
         try:
-            if training:
-                model.train_function = None  # what ran before is not exported again
+            if training:  # TensorFlow exports what it instantiates
+                if known:
+                    held.enter_context(tf_api.instantiated_again())
+                else:
+                    model.train_function = None
                 train_step(model, inputs, targets, weights)
             else:
                 with tf.device("CPU:0"):  # where the data of `fit` is
@@ -87,6 +91,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
                 step = tf.function(lambda given: model(given, training=False))
                 step(given)
             graphs = list(placed.graphs)  # which the model's own step replaces
+            placed.graphs.update({} if graphs else known)
         except Exception as error:  # whatever a model makes of a batch
             raise AuditError(
                 f"the watched step of model {model.name!r} failed: "
@@ -94,7 +99,25 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
                 "that model.fit takes."
             ) from error
     size = _batch_size(inputs)
+    graphs = graphs or list(known)
     return _judged(model, plan, placed, functions, graphs, size, training=training)
+
+
+def _traced(model: Any, placed: Placed, batch: Any) -> dict[Any, Any]:
+    """The graph of the model's step, if that is traced for this batch's shapes."""
+    shapes = _shapes(batch)
+    return {
+        graph: step
+        for graph, step in placed.graphs.items()
+        if step is not None
+        and step() is model.train_function
+        and _shapes(graph.structured_input_signature) == shapes
+    }
+
+
+def _shapes(values: Any) -> list[tf.TensorShape]:
+    flat = keras.tree.flatten(values)
+    return [tf.TensorShape(getattr(v, "shape", ())) for v in flat if v is not None]
 
 
 def unpacked(batch: Any) -> tuple[Any, Any, Any]:

@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
+import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.eager.record import could_possibly_record as recording
@@ -32,6 +34,7 @@ one more op on one device.
 """
 
 _FUNCTIONS = (polymorphic_function.__name__, custom_gradient.__name__)
+_instances = itertools.count(1)
 
 
 def started() -> bool:
@@ -119,3 +122,23 @@ def watch_graphs() -> Iterator[list[Any]]:
             [node for graph in function.partition_graphs for node in graph.node]
             for function in metadata.function_graphs
         ]
+
+
+@contextlib.contextmanager
+def instantiated_again() -> Iterator[None]:
+    """Have TensorFlow instantiate anew each function that this thread calls here.
+
+    It does so for each configuration, of which this one has a number that no other has.
+    """
+    context = tf_context.context()
+    before = context.function_call_options
+    config = tf.compat.v1.ConfigProto.FromString(before.config_proto_serialized)
+    config.experimental.session_metadata.name = "audit"
+    config.experimental.session_metadata.version = next(_instances)
+    context.function_call_options = tf_context.FunctionCallOptions(
+        executor_type=before.executor_type, config_proto=config
+    )
+    try:
+        yield
+    finally:
+        context.function_call_options = before

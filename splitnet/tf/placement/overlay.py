@@ -7,6 +7,7 @@ device function, and `compile` hands the optimizer over.
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -106,7 +107,9 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
                 _watch_step(model, placed, run)
             eager = tf.executing_eagerly() or keras_api.in_stateless_scope()
             if not eager:
-                placed.graphs[tf.compat.v1.get_default_graph()] = None
+                step = model.train_function if run.trains else None
+                graph = tf.compat.v1.get_default_graph()
+                placed.graphs[graph] = step and weakref.ref(step)
             if placed.runners and not eager:
                 for runner in placed.runners:
                     runner.run(run)

@@ -142,8 +142,9 @@ class Placed:
     By the id of a node, `key_of` is the key of its part, `replicas` its towers, and
     `first_weight` the plan's name of its first weight; `variables` are by that name.
     By a key, there are a part's name, its device and that one's canonical name.
-    `graphs` are those of steps, `running` the runs that are going on, `shared` what
-    those of a step have in common, `warned` what was warned of.
+    `graphs` are those of steps, with a reference to Keras' training function where they
+    are of its step; `running` are the runs that are going on, `shared` what those of a
+    step have in common, `warned` what was warned of.
     """
 
     plan: Plan

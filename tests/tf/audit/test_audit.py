@@ -314,3 +314,26 @@ def test_audits_change_nothing(cluster):
     assert_same_state(model, other)
     assert model.history is history
     assert model.train_function is step
+
+
+def test_audit_after_fit_runs_the_step_that_fit_traced(cluster):
+    """It finds the same as an audit before; another batch size is traced anew."""
+    traced = []
+
+    class Strays(Scoped):
+        def call(self, inputs):
+            traced.append(self.device)
+            return super().call(inputs)
+
+    model = emitted(cluster, Strays("/device:CPU:3"))
+    first = sn.audit(model, None, (X, Y))
+    model.fit(X, Y, batch_size=len(X), verbose=0)
+    model.predict(X, verbose=0)
+    count = len(traced)
+    again = sn.audit(model, None, (X, Y))
+
+    assert len(traced) == count
+    assert again.findings == first.findings != ()
+    assert (again.rows, again.moved) == (first.rows, first.moved)
+    sn.audit(model, None, (X[:4], Y[:4]))
+    assert len(traced) > count
