@@ -1,7 +1,6 @@
 """Plans to models: copies of the source's layers, born and run where the plan says.
 
-What runs each part is decided once, here. What XLA can compile is tried, where it is
-not known, before anything runs.
+What runs each part is decided once, here.
 """
 
 import re
@@ -18,14 +17,9 @@ from splitnet.core.plan import Plan
 from splitnet.planner.evaluate import executed
 from splitnet.simulator.microbatch import execution_of, pipeline_of
 from splitnet.tf.internals import keras_api
+from splitnet.tf.internals.keras_api import tables_of
+from splitnet.tf.parallel import splitting
 from splitnet.tf.parallel.pipeline import check_losses, check_pipeline, pipelined
-from splitnet.tf.parallel.splitting import (
-    files_of_the_whole,
-    join_slices,
-    joined_layers,
-    split_as_planned,
-    warn_of_slices,
-)
 from splitnet.tf.parallel.towers import SynchronisedNorm, TowerRunner
 from splitnet.tf.placement.device_function import device_of
 from splitnet.tf.placement.optimizer import all_optimizers
@@ -33,16 +27,15 @@ from splitnet.tf.placement.overlay import lay_over
 from splitnet.tf.placement.part_function import PartFunction, Segment, segments_of
 from splitnet.tf.placement.placed import Placed, homes_of, placed_of, placement
 from splitnet.tf.placement.targets import planned_here
+from splitnet.tf.reading.call_cost import size_of
 from splitnet.tf.reading.cloner import clone
 from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import blueprint_of
-from splitnet.tf.reading.variables import tables_of
 from splitnet.tf.workers.connect import wait_for_workers
 
 _NORM = keras.layers.BatchNormalization
 _LOOPING = (keras.layers.RNN, keras.layers.Bidirectional, keras.layers.TimeDistributed)
-_SAMPLES, _EXTENT = 2, 8  # what an unknown batch and any other unknown extent become
 # A rule's left corner -> what its right one becomes when a column is added.
 _JOINTS = {"┏": "┳", "┡": "╇", "├": "┼", "└": "┴", "+": "+"}
 _WALLS = ("┃", "│", "|")
@@ -102,7 +95,7 @@ def emit(
             "xla=True and recompute= exclude each other: XLA decides by itself what it "
             "computes again. Leave one of them out."
         )
-    blueprint = split_as_planned(planned_blueprint(source, plan), plan.graph)
+    blueprint = splitting.split_as_planned(planned_blueprint(source, plan), plan.graph)
     blueprint = replace(blueprint, sites=planned_sites(blueprint, plan))
     homes, default = homes_of(plan, blueprint.sites), _default_device()
     cloned = clone(blueprint, lambda one: homes.get(id(one), default), copy=copy)
@@ -117,9 +110,9 @@ def emit(
     if placed.pipeline.microbatches > 1:
         pipelined(model, placed)
         compiled.append(check_losses)
-    if joined_layers(model):
-        files_of_the_whole(model, unplace)
-        compiled.append(warn_of_slices)
+    if splitting.joined_layers(model):
+        splitting.files_of_the_whole(model, unplace)
+        compiled.append(splitting.warn_of_slices)
     lay_over(model, placed, *compiled)
     vars(model)["export"] = partial(_export_plain, model)
     vars(model)["summary"] = partial(_print_summary, model)
@@ -192,13 +185,12 @@ def _obstacle(node: Any, how: str, device: str) -> str:
         return "XLA compiles its loop for one length only"
     if any(device_of(v) != device for v in tables_of(node.operation)):
         return "it reads rows of a table on another device"
-    known_to_compile = all(
+    if all(
         keras_api.from_keras(layer)
         and "preprocessing" not in layer.__module__
         and not isinstance(layer, keras.layers.Lambda)
         for layer in layers
-    )
-    if known_to_compile:
+    ):
         return ""
     variables = list(node.operation.variables)
 
@@ -212,14 +204,9 @@ def _obstacle(node: Any, how: str, device: str) -> str:
                 made = keras.tree.flatten(call(*args, **kwargs))
         return made, tape.gradient([t for t in made if t.dtype.is_floating], given)
 
-    def spec(tensor: Any) -> Any:
-        sizes = (_EXTENT if axis else _SAMPLES for axis in range(len(tensor.shape)))
-        known = [a if b is None else b for a, b in zip(sizes, tensor.shape)]
-        return tf.TensorSpec(known, tensor.dtype)
-
-    try:  # to lower it, on the shapes it reads; nothing of it runs
+    try:  # to lower it, for two samples; nothing of it runs
         compiled = tf.function(run, jit_compile=True, autograph=False)
-        specs = map(spec, (*read, *variables))
+        specs = [size_of(tensor, 2) for tensor in (*read, *variables)]
         compiled.experimental_get_compiler_ir(*specs)(stage="hlo")
     except Exception as error:  # a stranger's layer may raise anything when traced
         missing = re.search(r"_JIT: (\w+)", str(error))
@@ -312,7 +299,8 @@ def unplace(model: keras.Model) -> Any:
     device = _default_device()
     plain = clone(blueprint_of(model), lambda layer: device, move=False).model
     _carry_compilation(model, plain)
-    return join_slices(plain, device) if joined_layers(plain) else plain
+    cut = splitting.joined_layers(plain)
+    return splitting.join_slices(plain, device) if cut else plain
 
 
 def _default_device() -> str:

@@ -10,11 +10,8 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.tf.internals import tf_api
-from splitnet.tf.placement.device_function import (
-    ancestors,
-    function_of,
-    key_in,
-)
+from splitnet.tf.internals.tf_api import ancestors
+from splitnet.tf.placement.device_function import function_of, key_in
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import assert_near, emitted, numbers
 

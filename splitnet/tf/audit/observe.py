@@ -16,19 +16,13 @@ import tensorflow as tf
 from splitnet.core.audit import Audit, Observation, SeenVariable, audit_of
 from splitnet.core.errors import AuditError, first_line, shown
 from splitnet.core.plan import Plan
-from splitnet.tf.audit.partition_graphs import (
-    ExecutedStep,
-    Names,
-    seen_copies,
-    seen_ops,
-    unneeded_parts,
-)
+from splitnet.tf.audit import partition_graphs
 from splitnet.tf.internals import keras_api, tf_api
+from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.placement.overlay import marked
 from splitnet.tf.placement.placed import Placed, placed_of, placement
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
-from splitnet.tf.reading.variables import variables_of
 
 _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
 # TensorFlow collects executed graphs per process, so one audit runs at a time.
@@ -157,9 +151,9 @@ def _judged(
     training: bool = True,
 ) -> Audit:
     """What executed functions and the model's variables show, held against a plan."""
-    names = Names(plan, placed, getattr(model, "optimizer", None))
+    names = partition_graphs.Names(plan, placed, getattr(model, "optimizer", None))
     steps = [
-        ExecutedStep(nodes, graphs, names, batch)
+        partition_graphs.ExecutedStep(nodes, graphs, names, batch)
         for nodes in functions
         if any("sn_" in node.name for node in nodes)
     ]
@@ -170,15 +164,15 @@ def _judged(
     eager = model.compiled and model.run_eagerly
     phases = ("forward", "backward", "update") if training else ("forward",)
     seen = Observation(
-        ops=tuple(op for step in steps for op in seen_ops(step)),
+        ops=tuple(op for step in steps for op in partition_graphs.seen_ops(step)),
         variables=tuple(
             SeenVariable(one.path, kind, name, names.device(one.value.device))
             for kind, one, name in held
         ),
-        copies=tuple(copy for step in steps for copy in seen_copies(step)),
+        copies=tuple(c for step in steps for c in partition_graphs.seen_copies(step)),
         phases=() if eager else phases,
         notes=(*([_EAGER] if eager else ()), *(() if training else [_FORWARD_ONLY])),
-        unneeded=unneeded_parts(graphs, names),
+        unneeded=partition_graphs.unneeded_parts(graphs, names),
         microbatches=placed.pipeline.microbatches if training else 1,
         batch=batch,
     )
@@ -198,13 +192,10 @@ def _batch_size(inputs: Any) -> int:
 
 @contextlib.contextmanager
 def state_restored(model: Any, *, training: bool) -> Iterator[None]:
-    """Put back what a step changes: variables, slots, metrics, seeds, history.
-
-    An optimizer is built first, as `fit` would do, for the first values of its slots.
-    """
+    """Put back what a step changes: variables, slots, metrics, seeds, history."""
     optimizer = getattr(model, "optimizer", None)
     if training and optimizer is not None and not optimizer.built:
-        optimizer.build(model.trainable_variables)
+        optimizer.build(model.trainable_variables)  # as `fit` does: the first slots
     held = [*variables_of(model), *(v for m in model.metrics for v in m.variables)]
     for value in vars(model).values():  # also those of a step of its own
         held += value.variables if isinstance(value, keras.optimizers.Optimizer) else []

@@ -18,9 +18,9 @@ import tensorflow as tf
 from splitnet.core.audit import SeenCopy, SeenOp
 from splitnet.core.plan import Plan
 from splitnet.tf.internals import keras_api, tf_api
+from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.device_function import (
     CALLS,
-    ancestors,
     canonical,
     function_of,
     is_update,
@@ -28,7 +28,6 @@ from splitnet.tf.placement.device_function import (
 )
 from splitnet.tf.placement.optimizer import all_optimizers
 from splitnet.tf.placement.placed import Placed
-from splitnet.tf.reading.variables import variables_of
 
 # What moves, names or sizes data, but computes nothing of it.
 _IDLE_OPS = (
@@ -66,7 +65,6 @@ class Names:
         self._optimizers = tuple(f"/{one.name}/" for one in all_optimizers(optimizer))
         self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in placed.plan.cluster}
-        self._known: dict[str, str] = {}
         self.part_of: Mapping[str | None, str] = placed.part_of
         self.target_of = placed.target_of
         self.variables: dict[int, tuple[Any, str]] = {}  # id -> variable, plan's name
@@ -83,10 +81,8 @@ class Names:
 
     def device(self, name: str) -> str:
         """The plan's name of a device, or TensorFlow's short one for any other."""
-        if name not in self._known:
-            short = canonical(name).rpartition("device:")[2].lower()
-            self._known[name] = self._device.get(canonical(name), short)
-        return self._known[name]
+        known = canonical(name)
+        return self._device.get(known, known.rpartition("device:")[2].lower())
 
     def update(self, op_name: str) -> tuple[str, str] | None:
         """The first part and the device of a variable that an op updates, if known."""
@@ -118,7 +114,7 @@ class Node:
         self.inputs = [source for source in node.input if not source.startswith("^")]
         self.called = str(node.attr["f"].func.name) if node.op in CALLS else ""
         self.key = key_in(self.called)
-        self.in_part = self.key is not None or bool(key_in(node.name))
+        self.in_part = bool(self.key or key_in(node.name))
         self.backward = self.in_part and (
             "__backward_" in self.called or "gradient_tape/" in node.name
         )
@@ -141,7 +137,7 @@ class ExecutedStep:
         for graph in self._graphs:  # grows by those of branches and loops inside
             for op in graph.get_operations():
                 if op.type in _BRANCHES:
-                    found = _functions(op.node_def)
+                    found = tf_api.functions_called(op.node_def)
                     self._graphs += [tf_api.function_body(graph, one) for one in found]
         sends = [node for node in self.nodes if node.op in _SENDS and node.inputs]
         source = {node.attr["tensor_name"].s: node.inputs[0] for node in sends}
@@ -164,7 +160,7 @@ class ExecutedStep:
 
     def maker(self, tensor: str) -> Node | None:
         """The node that makes a tensor, if it ran in this function."""
-        return self._by_name.get(_op(tensor))
+        return self._by_name.get(tensor.partition(":")[0])
 
     def traced(self, plain: str) -> Any:
         """The traced op of an executed one, in a step's graph or a branch inside."""
@@ -184,11 +180,6 @@ def _walk(nodes: Iterable[Node], ahead: Callable[[Node], list[Node]]) -> Iterato
             done.add(node.name)
             yield node
             left += ahead(node)
-
-
-def _op(tensor: str) -> str:
-    """The name of the op that makes a tensor."""
-    return tensor.partition(":")[0]
 
 
 # Ops -----------------------------------------------------------------------------
@@ -235,28 +226,20 @@ def _body(step: ExecutedStep, call: Node) -> Iterator[SeenOp]:
         done.add(name)
         for node in tf_api.function_nodes(name):
             where = node.device or here
-            inner = [(one, where) for one in _functions(node) if one not in done]
-            ahead += inner
+            inner = [one for one in tf_api.functions_called(node) if one not in done]
+            ahead += [(one, where) for one in inner]
             if not inner and works(node.op):
                 own = key_in(node.name)
                 part = names.part_of.get(key if own in (None, traced_as) else own, "")
                 yield SeenOp(node.name, node.op, part, phase, names.device(where))
 
 
-def _functions(node: Any) -> list[str]:
-    """The functions that a node of a body calls: calls, branches, loops."""
-    found = []
-    for value in node.attr.values():
-        found += [value.func.name] if value.func.name else []
-        found += [one.name for one in value.list.func]
-    return found
-
-
 def unneeded_parts(graphs: Iterable[Any], names: Names) -> tuple[str, ...]:
     """Parts that work in traced graphs, but for nothing that these give or change."""
     working: dict[str, bool] = {}
     for graph in graphs:
-        needed = ancestors([*(t.op for t in graph.outputs), *graph.control_outputs])
+        ends = [*(t.op for t in graph.outputs), *graph.control_outputs]
+        needed = tf_api.ancestors(ends)
         for op in graph.get_operations():
             key = key_in(op.name)
             if key is None or not works(op.type):
@@ -352,7 +335,8 @@ def _kind(
 
 def _elements(step: ExecutedStep, tensor: str) -> int | None:
     """How many elements a tensor has that was sent; None if it is not known."""
-    producer, op = step.maker(tensor), step.traced(_PREFIX.sub("", _op(tensor)))
+    maker, _, index = tensor.partition(":")
+    producer, op = step.maker(tensor), step.traced(_PREFIX.sub("", maker))
     while producer is not None and producer.op == "Reciprocal":  # made for a division
         producer = step.maker(producer.inputs[0])
     shapes = [] if op is None else [one.shape for one in op.outputs]
@@ -366,12 +350,7 @@ def _elements(step: ExecutedStep, tensor: str) -> int | None:
         count = len(producer.attr["Tout"].list.type)
         if count < len(shapes):  # TensorFlow drops outputs that nothing reads
             shapes = [one.shape for one in op.outputs if one.consumers()]
-    index = int(tensor.partition(":")[2] or 0)
-    return _count(shapes[index], step.batch) if index < len(shapes) else None
-
-
-def _count(shape: tf.TensorShape, batch: int) -> int | None:
-    """How many elements a shape has at this batch; None if it is not known."""
-    if shape.rank is None or None in shape[1:]:
+    shapes = shapes[int(index or 0) :]
+    if not shapes or shapes[0].rank is None or None in shapes[0][1:]:
         return None
-    return math.prod(batch if extent is None else extent for extent in shape)
+    return math.prod(step.batch if n is None else n for n in shapes[0])

@@ -6,7 +6,7 @@ elsewhere, or update variables where they live.
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -37,6 +37,16 @@ def nodes_of(model: Any) -> list[Any]:
     return [n for _, level in levels for n in level if n.operation and not n.is_input]
 
 
+def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> None:
+    """Run one call; an optional input that is missing skips it, as Keras does."""
+    if any(id(tensor) not in tensors for tensor in node.input_tensors):
+        return
+    args, kwargs = node.arguments.fill_in(tensors)
+    made = operation_fn(node.operation, **context)(*args, **kwargs)
+    for old, new in zip(node.outputs, keras.tree.flatten(made)):
+        tensors[id(old)] = new
+
+
 def producer(tensor: Any) -> Any:
     """The node that made a symbolic tensor; None for one that nothing made."""
     if hasattr(tensor, "_splitnet_node"):
@@ -51,7 +61,7 @@ def set_producer(tensor: Any, node: Any) -> None:
 
 
 def without_nodes(operation: Any) -> Any:
-    """A copy of a raw operation that has the same attributes and no calls yet."""
+    """A copy of a raw operation, without its calls."""
     copy = object.__new__(type(operation))
     vars(copy).update(vars(operation))
     copy._inbound_nodes, copy._outbound_nodes = [], []
@@ -78,11 +88,40 @@ def sublayers(operation: Any) -> list[Any]:
     return list(operation._flatten_layers()) if is_layer else []
 
 
-def order_layers(model: Any, original: Any, pairs: dict[int, Any]) -> None:
-    """List the sublayers, and so the weights, of a copy in its original's order.
+def variables_of(operation: Any) -> list[Any]:
+    """All variables of a layer or model, each once; none for a raw operation.
 
-    `pairs` has each of the original's layers, and its copy, by its id.
+    Those that Keras lists, then those that a layer only holds: states of a recurrence.
     """
+    found = [*getattr(operation, "variables", ())]
+    for layer in sublayers(operation):
+        states = keras.tree.flatten(getattr(layer, "states", None))
+        found += [state for state in states if isinstance(state, keras.Variable)]
+    return list({id(v): v for v in found}.values())
+
+
+def weights_of(operation: Any) -> list[Any]:
+    """The variables made to be trained, frozen or not; no call changes them."""
+    return [v for layer in sublayers(operation) for v in layer._trainable_variables]
+
+
+def states_of(operation: Any) -> list[Any]:
+    """The variables that calls may change: seeds, moving averages, metrics."""
+    trained = {id(v) for v in weights_of(operation)}
+    return [v for v in variables_of(operation) if id(v) not in trained]
+
+
+def tables_of(operation: Any) -> list[Any]:
+    """The variables of which a layer reads rows alone, so that gradients are sparse."""
+    if not isinstance(operation, keras.layers.Embedding):
+        return []
+    return [v for v in operation.variables if v.name == "embeddings"]
+
+
+def order_layers(
+    model: Any, original: Any, pairs: Mapping[int, tuple[Any, Any]]
+) -> None:
+    """List the sublayers, and so the weights, of a copy in its original's order."""
     copies = [pairs[id(one)][1] for one in original._layers if id(one) in pairs]
     known = {id(layer): layer for layer in model._layers}
     ordered = [known.pop(id(one)) for one in copies if id(one) in known]
@@ -94,16 +133,13 @@ def compiles_by_itself(model: Any) -> bool:
     return bool(model._resolve_auto_jit_compile())
 
 
-own_trainable_variables = attrgetter("_trainable_variables")
-"""A layer's own variables that were added as trainable, frozen or not."""
-
 lambda_output_shape = attrgetter("_output_shape")
 """The output shape that a Lambda layer was given."""
 
 
 @contextlib.contextmanager
 def with_moments(layer: Any, moments: Callable[..., Any]) -> Iterator[Any]:
-    """Let a BatchNormalization use other means and variances; yields what made them."""
+    """Let a BatchNormalization use other moments; yields what made its own."""
     plainly, layer._moments = layer._moments, moments
     try:
         yield plainly
@@ -167,21 +203,18 @@ def needs_memory(error: Exception) -> bool:
     return isinstance(error, ValueError) and "in a stateless scope" in str(error)
 
 
-def borrow_value(variable: Any, source: Any) -> None:
-    """Let a variable have the value of `source`, without memory if it has none yet."""
+def borrow_value(variable: Any, value: Callable[[], Any]) -> None:
+    """Let a variable have what `value` gives, without memory if it has none yet."""
     if has_value(variable):
-        variable.assign(source.value)
+        variable.assign(value())
     else:
-        variable._initializer = lambda *_, **__: tf.convert_to_tensor(source.value)
+        variable._initializer = lambda *_, **__: tf.convert_to_tensor(value())
 
 
 def copy_value(variable: Any, source: Any) -> None:
-    """Give a variable the value that `source` has or would have.
-
-    If it has no memory yet, it gets that now, or later where layers have none.
-    """
+    """Give a variable memory, if layers have that here, and the value of `source`."""
     if has_value(source):
-        borrow_value(variable, source)
+        borrow_value(variable, lambda: source.value)
     elif has_value(variable):
         variable.assign(source._initializer(source.shape, dtype=source.dtype))
     else:
@@ -195,15 +228,14 @@ def without_memory(make: Callable[[], Any]) -> Any:
 
     If that cannot be (see `needs_memory`), they get memory on the host.
     """
-    # Even to make `tf.device` starts TensorFlow.
-    for scope in (without_values, lambda: tf.device("/device:CPU:0")):
-        try:
-            with random_states_kept(), scope():
-                return make()
-        except ValueError as error:
-            if not needs_memory(error):
-                raise
-    raise AssertionError("variables have memory on the host")
+    try:
+        with random_states_kept(), without_values():
+            return make()
+    except ValueError as error:
+        if not needs_memory(error):
+            raise
+    with random_states_kept(), tf.device("/device:CPU:0"):  # it starts TensorFlow
+        return make()
 
 
 @contextlib.contextmanager
@@ -233,8 +265,7 @@ def compiled_loss(model: Any) -> Any:
 def build_at_once(model: Any) -> None:
     """Let a compiled model make the variables of its metrics outside of any trace.
 
-    Keras makes them in the first step, and TensorFlow traces a step that makes any
-    twice. `init_scope` alone does not keep them from being counted.
+    TensorFlow traces a step that makes any twice, also in `init_scope`.
     """
 
     def ordinary(maker: Callable[..., Any], **options: Any) -> Any:
@@ -268,9 +299,8 @@ def compile_arguments(model: Any) -> dict[str, Any]:
 
     def anew(value: Any) -> Any:
         kinds = keras.metrics.Metric | keras.optimizers.Optimizer
-        if isinstance(value, kinds):
-            return type(value).from_config(value.get_config())
-        return value
+        own = isinstance(value, kinds)
+        return type(value).from_config(value.get_config()) if own else value
 
     arguments = dict(model._compile_config.config)
     arguments["optimizer"] = anew(model.optimizer) or arguments.get("optimizer")
@@ -287,10 +317,7 @@ def trained_by(optimizer: Any) -> list[Any]:
 def update_by(
     optimizer: Any, update: Callable[..., None], reset: Callable[[Any], None]
 ) -> None:
-    """Let an optimizer apply gradients by `update`, and reset accumulators by `reset`.
-
-    It does not sum gradients over replicas then.
-    """
+    """Let an optimizer update and reset accumulators so; it has no replicas then."""
 
     def reset_all() -> None:
         for accumulator in optimizer._accumulated_gradients:

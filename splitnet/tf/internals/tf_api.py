@@ -4,8 +4,8 @@ import contextlib
 import functools
 import itertools
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
-from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -57,11 +57,6 @@ def join_again(cluster_spec: Any) -> None:
     context.update_server_def(fresh)
 
 
-def current_device() -> str:
-    """The device of the innermost `tf.device` outside of graphs; "" for none."""
-    return str(tf_context.context().device_name or "")
-
-
 def forget_traces(owner: Any, held: Iterable[Any]) -> None:
     """Let a layer's `tf.function`s, methods or `held`, trace its present variables."""
     for function in held:
@@ -78,6 +73,27 @@ def add_functions(source: Any, target: Any) -> None:
         target._add_function_recursive(function)
 
 
+def ancestors(ops: Iterable[Any]) -> set[Any]:
+    """Traced ops with all that they need."""
+    found: set[Any] = set()
+    ahead = list(ops)
+    while ahead:
+        op = ahead.pop()
+        if op not in found:
+            found.add(op)
+            ahead += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return found
+
+
+def functions_called(node: Any) -> dict[str, str]:
+    """The functions that a node calls, by calls, branches or loops: its attributes."""
+    found = {}
+    for attribute, value in node.attr.items():
+        functions = value.list.func or [value.func]
+        found |= {one.name: attribute for one in functions if one.name}
+    return found
+
+
 def function_body(graph: Any, name: str) -> Any:
     """The graph of a function that an op of `graph` calls."""
     return graph._get_function(name).graph
@@ -89,12 +105,8 @@ def functions_entered() -> int:
     `tf.function` may be called again in another graph; the gradients of
     `tf.custom_gradient` and `tf.recompute_grad` know variables only.
     """
-    frame: FrameType | None = sys._getframe(1)
-    count = 0
-    while frame is not None:
-        count += frame.f_globals.get("__name__") in _FUNCTIONS
-        frame = frame.f_back
-    return count
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
+    return sum(frame.f_globals.get("__name__") in _FUNCTIONS for frame in frames)
 
 
 def function_nodes(name: str) -> list[Any]:

@@ -18,12 +18,13 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError, listed, warn
 from splitnet.simulator.microbatch import Pipeline, runs_of
 from splitnet.tf.internals import keras_api
+from splitnet.tf.internals.keras_api import states_of, weights_of
 from splitnet.tf.parallel.towers import Shards
-from splitnet.tf.placement.device_function import device_of, not_inlined
+from splitnet.tf.placement.device_function import device_of
+from splitnet.tf.placement.part_gradient import not_inlined
 from splitnet.tf.placement.placed import Placed, Shared
 from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.source import blueprint_of
-from splitnet.tf.reading.variables import states_of, weights_of
 
 _Unit = tuple[int, str]
 """A segment that runs as a part: the segment's id and the part's key."""
@@ -84,8 +85,6 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
 
 def _split(rows: Shards, data: Any) -> list[Any]:
     """A nest of tensors, or None, for each micro-batch."""
-    if data is None:
-        return [None] * rows.count
     flat = keras.tree.flatten(data)
     each = [[t] * rows.count if t is None else rows.split(t) for t in flat]
     numbers = range(rows.count)

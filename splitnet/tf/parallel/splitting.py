@@ -17,6 +17,7 @@ from splitnet.core.errors import DeclarationError, SplitnetError, listed, warn
 from splitnet.core.graph import Graph, Part
 from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
+from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading.cloner import Cloner, functional, input_like
 from splitnet.tf.reading.flatten import Blueprint, Site, flow_of, named
@@ -28,9 +29,7 @@ from splitnet.tf.reading.slices import (
     matched,
 )
 from splitnet.tf.reading.source import sized
-from splitnet.tf.reading.variables import variables_of
 
-_Pairs = list[tuple[Any, list[Any]]]  # a whole variable, and what it was cut into
 _WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
 
 
@@ -38,10 +37,7 @@ _WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
 
 
 def with_slices(blueprint: Blueprint, slices: Mapping[str, Sequence[str]]) -> Blueprint:
-    """The blueprint with some of its layers cut, a slice for each device that is named.
-
-    A slice is a part of its own; what joins slices is in the part of their layer.
-    """
+    """The blueprint with some of its layers cut, a slice for each device."""
     if not slices:
         return blueprint
     faults = [
@@ -287,7 +283,7 @@ def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None
     The axis is None for those that are the same, and what only the first slice has.
     """
     layers = {layer.name: layer for layer in sliced.layers}
-    found: _Pairs = []
+    found: list[tuple[Any, list[Any]]] = []  # a variable, and what it was cut into
     for layer in whole.layers:
         if (known := layers.get(layer.name)) is not None:
             same = zip(variables_of(layer), variables_of(known), strict=True)
@@ -298,7 +294,7 @@ def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None
             for mine, its in matched(layer, one):
                 parts[id(mine)].append(its)
         found += [(v, parts[id(v)]) for v in layer.variables]
-    slots: _Pairs = []
+    slots: list[tuple[Any, list[Any]]] = []
     both = (all_optimizers(getattr(one, "optimizer", None)) for one in (whole, sliced))
     for optimizers in zip(*both):
         kinds: list[dict[int, list[Any]]] = [{}, {}]

@@ -14,16 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.keras_api import CARRIED
+from splitnet.tf.internals.keras_api import CARRIED, states_of, weights_of
 from splitnet.tf.placement.device_function import scope_of
-from splitnet.tf.placement.part_function import (
-    PartFunction,
-    Segment,
-    StateScope,
-    run_node,
-)
+from splitnet.tf.placement.part_function import PartFunction, Segment, StateScope
 from splitnet.tf.placement.placed import Placed, Replicas, Run
-from splitnet.tf.reading.variables import states_of, weights_of
 
 
 @dataclass(frozen=True)
@@ -129,9 +123,7 @@ class TowerRunner:
     def _feeding(self, old: Any) -> Replicas | None:
         """The towers that made a tensor, if these read it sample by sample."""
         theirs = self.placed.replicas.get(id(keras_api.producer(old)))
-        if theirs is None or theirs.join == self.replicas.join:
-            return theirs
-        alike = len(theirs.keys) == len(self.replicas.keys)
+        alike = theirs is not None and len(theirs.keys) == len(self.replicas.keys)
         return theirs if alike else None
 
     def _shards(self, run: Run) -> Shards:
@@ -221,7 +213,7 @@ class SynchronisedNorm(TowerRunner):
                     tf.device(device),
                     StateScope(mapping) as scope,
                 ):
-                    run_node(node, seen, run.context)
+                    keras_api.run_node(node, seen, run.context)
                 outputs.append([seen[id(old)] for old in self.segment.gives])
                 new = scope.get_current_value
                 states.append({i: (v, new(v)) for i, v in scope.assigned.items()})

@@ -6,9 +6,10 @@ of its data is.
 """
 
 import functools
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -45,18 +46,6 @@ def function_of(op: Any) -> str:
     return str(op.get_attr("f").name) if op.type in CALLS else ""
 
 
-def ancestors(ops: Iterable[Any]) -> set[Any]:
-    """Traced ops with all that they need."""
-    found: set[Any] = set()
-    ahead = list(ops)
-    while ahead:
-        op = ahead.pop()
-        if op not in found:
-            found.add(op)
-            ahead += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return found
-
-
 def is_update(name: str) -> bool:
     """Whether an op is in the name scope of updates, "update_" and more."""
     return (key_in(name) or "").startswith("update_")
@@ -75,13 +64,11 @@ def canonical(device: str) -> str:
 
 @functools.cache
 def _canonical(device: str, first: str) -> str:
-    spec = tf.DeviceSpec.from_string(device)
     # "localhost" before a cluster is joined, afterwards this program's job
-    job = spec.job or tf.DeviceSpec.from_string(first).job or "localhost"
-    return (
-        f"/job:{job}/replica:{spec.replica or 0}/task:{spec.task or 0}"
-        f"/device:{spec.device_type or 'CPU'}:{spec.device_index or 0}"
-    )
+    job = tf.DeviceSpec.from_string(first).job or "localhost"
+    usual = tf.DeviceSpec(job, 0, 0, "CPU", 0)
+    named = usual.make_merged_spec(tf.DeviceSpec.from_string(device))
+    return str(named.to_string())
 
 
 def device_of(variable: Any) -> str:
@@ -97,31 +84,16 @@ def transfer(value: Any, source: str, target: str) -> Any:
     with tf.device(target):
         dense = isinstance(value, tf.Tensor) and value.dtype.is_floating
         if not source or not dense:
-            return copied(value)
+            return tf.identity(value)
 
         def back(gradient: Any) -> list[Any]:
             with tf.device(source):
-                return [copied(gradient)]
+                return [tf.identity(gradient)]
 
         with tf_api.stop_recording():
             made = tf.identity(value)
         tf_api.record_gradient([made], [value], back)
         return made
-
-
-def not_inlined(body: Callable[..., Any], how: str = "") -> Any:
-    """A `tf.function` whose ops stay together where it is called."""
-    return tf.function(
-        body,
-        autograph=False,
-        jit_compile=True if how == "xla" else None,
-        experimental_attributes={"_noinline": True},
-    )
-
-
-def copied(value: Any) -> Any:
-    """A copy of a tensor of any kind on the present device."""
-    return tf.nest.map_structure(tf.identity, value, expand_composites=True)
 
 
 def device_function(
@@ -179,10 +151,8 @@ def _elements(tensor: Any) -> int:
     """How much a tensor counts as data; one element with axes more than a scalar."""
     if tensor.dtype == tf.resource or tensor.shape.rank is None:
         return 1
-    count = 1
-    for extent in tensor.shape:
-        count *= _UNKNOWN_EXTENT if extent is None else int(extent)
-    return count + (tensor.shape.rank > 0)
+    sizes = [_UNKNOWN_EXTENT if n is None else n for n in tensor.shape]
+    return math.prod(sizes) + bool(sizes)
 
 
 def where(tensor: Any) -> str:

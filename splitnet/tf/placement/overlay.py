@@ -23,7 +23,6 @@ from splitnet.tf.placement.device_function import (
     scope_of,
 )
 from splitnet.tf.placement.optimizer import place_optimizer
-from splitnet.tf.placement.part_function import run_node
 from splitnet.tf.placement.placed import ATTRIBUTE, Placed, Run, Shared, placed_of
 from splitnet.tf.workers.connect import add_barrier
 
@@ -118,7 +117,7 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
                     device = placed.target(node) if placed.runners else ""
                     scope = scope_of(placed.key_of[id(node)])
                     with tf.name_scope(scope), tf.device(device):
-                        run_node(node, tensors, run.context)
+                        keras_api.run_node(node, tensors, run.context)
         finally:
             placed.running.pop()
         outputs = list(map(run.value, placed.flow.outputs))

@@ -18,18 +18,12 @@ import tensorflow as tf
 
 from splitnet.simulator.units import function_runs
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.internals.keras_api import CARRIED, mask_of
-from splitnet.tf.placement.device_function import (
-    ancestors,
-    copied,
-    device_of,
-    not_inlined,
-    scope_of,
-)
-from splitnet.tf.placement.part_gradient import PartGradient, part_gradient
+from splitnet.tf.internals.keras_api import CARRIED, states_of, tables_of, weights_of
+from splitnet.tf.internals.tf_api import ancestors
+from splitnet.tf.placement.device_function import device_of, scope_of
+from splitnet.tf.placement.part_gradient import PartGradient, not_inlined, part_gradient
 from splitnet.tf.placement.placed import Run
 from splitnet.tf.reading.flatten import Flow
-from splitnet.tf.reading.variables import states_of, tables_of, weights_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,16 +94,6 @@ def segments_of(
     return found
 
 
-def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> None:
-    """Run one call; an optional input that is missing skips it, as Keras does."""
-    if any(id(tensor) not in tensors for tensor in node.input_tensors):
-        return
-    args, kwargs = node.arguments.fill_in(tensors)
-    made = keras_api.operation_fn(node.operation, **context)(*args, **kwargs)
-    for old, new in zip(node.outputs, keras.tree.flatten(made)):
-        tensors[id(old)] = new
-
-
 class StateScope(keras.StatelessScope):
     """A stateless scope that lists the variables that calls assign.
 
@@ -147,11 +131,10 @@ class StateScope(keras.StatelessScope):
     ) -> tuple[list[tuple[Any, Any, Any]], list[Any]]:
         """The updates of assigned variables, and their offsets that are tensors.
 
-        `states` are variables with the tensors that are their values before. An update
-        is (variable, scale, offset): the new value is `scale * old + offset`, or the
-        offset if the scale is None. An offset that is a tensor is None there, and is
-        all that the body returns: a second call of the layer waits for the small update
-        of a seed or a moving average and not for the whole first call.
+        `states` are variables with their values before. An update is (variable, scale,
+        offset) for `scale * old + offset`, or the offset if the scale is None. Offsets
+        that are tensors are None there, and are all that the body returns. So a second
+        call of the layer waits for a small update and not for the whole first call.
         """
         before = {id(variable): old for variable, old in states}
         updates, offsets = [], []
@@ -227,7 +210,7 @@ class PartFunction:
 
         It is traced once per signature and step. Returns its trace, and what it made.
         """
-        masks = [mask_of(value) for value in given]
+        masks = [keras_api.mask_of(value) for value in given]
         signature = ([_spec(v) for v in given], [_spec(v) for v in masks])
         known = (id(self.segment), *map(repr, tf.nest.flatten(signature)))
         traces, turns = run.shared.traces, run.shared.turns
@@ -306,14 +289,14 @@ class Trace:
         with StateScope(pairs, list(zip(self.weights, weights))) as scope:
             for key, node in zip(part.keys, part.nodes):
                 with tf.name_scope(scope_of(key)):
-                    run_node(node, local, self._context)
+                    keras_api.run_node(node, local, self._context)
                 added = len(scope.losses) - len(self.owners)
                 self.owners += [node.operation] * added
         self._captured = scope.captured
         self.unmasked = [
             number
             for number, (old, mask) in enumerate(zip(part.reads, masks))
-            if mask is not None and mask_of(local[id(old)]) is None
+            if mask is not None and keras_api.mask_of(local[id(old)]) is None
         ]
         graph = tf.compat.v1.get_default_graph()
         self.kept = [
@@ -384,7 +367,7 @@ class Trace:
                     own[key_of_sum], reached[place] = reached[place], None
                 elif inputs[i].dtype == tf.resource:  # summed where the variable is
                     with tf.device(inputs[i].device):
-                        reached[place] = copied(reached[place])
+                        reached[place] = tf.identity(reached[place])
             if turns:
                 turns.ran(unit, found, back=True)
                 turns.add(own)

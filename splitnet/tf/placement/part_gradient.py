@@ -7,18 +7,28 @@ shapes are taken in the forward function and transposes again in the backward on
 that a part keeps what the plain model keeps.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
-from splitnet.tf.placement.device_function import ancestors, not_inlined
+from splitnet.tf.internals.tf_api import ancestors
 
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 _AGAIN = ("Const", "Transpose")  # TensorFlow folds transposes into products
 _POOLS = ("MaxPool", "MaxPool3D")
+
+
+def not_inlined(body: Callable[..., Any], how: str = "") -> Any:
+    """A `tf.function` whose ops stay together where it is called."""
+    return tf.function(
+        body,
+        autograph=False,
+        jit_compile=True if how == "xla" else None,
+        experimental_attributes={"_noinline": True},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +59,10 @@ def part_gradient(
 ) -> PartGradient | None:
     """The functions of a body and of its gradients; None if no gradient flows.
 
-    Args:
-        body: a concrete function.
-        ops: its ops as it was traced.
-        wanted: the numbers of inputs, captured ones last, that need a gradient.
-        name: of both functions, after "_forward_" and "_backward_".
-        how: as in `PartFunction`; to recompute, the backward function has `ops` too.
-        on_cpu: they run on a CPU, where the gradient of a maximum pooling takes ten
-            times as long if the pooling itself is not in the same function.
+    `body` is a concrete function, `ops` its ops as it was traced, `wanted` the numbers
+    of inputs, captured ones last, that need a gradient; `how` is as in `PartFunction`.
+    On a CPU, the gradient of a maximum pooling takes ten times as long if the pooling
+    itself is not in the same function.
     """
     graph = body.graph
     outputs = [one for one in graph.outputs if one is not None]
@@ -131,12 +137,7 @@ def _late(
 
 
 def _cut(
-    graph: Any,
-    name: str,
-    ops: set[Any],
-    inputs: Sequence[Any],
-    outputs: Any,
-    how: str,
+    graph: Any, name: str, ops: set[Any], inputs: Sequence[Any], outputs: Any, how: str
 ) -> Any:
     """A concrete function of some ops of a graph, which keep their names."""
     captures = {inside.name: outside for outside, inside in graph.captures}

@@ -18,10 +18,9 @@ from splitnet.core.plan import Plan
 from splitnet.core.replication import fold, tower_part, weights_part
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.keras_api import CARRIED
+from splitnet.tf.internals.keras_api import CARRIED, variables_of
 from splitnet.tf.placement.device_function import canonical, device_of, transfer
 from splitnet.tf.reading.flatten import Flow, Site
-from splitnet.tf.reading.variables import variables_of
 
 ATTRIBUTE = "_splitnet"
 _numbers = itertools.count()  # one step may run several placed models

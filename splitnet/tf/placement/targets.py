@@ -12,9 +12,9 @@ from splitnet.core.errors import DeclarationError, warn
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
 from splitnet.planner.what_if import relocate
+from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.reading.source import blueprint_of
-from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.runtime.configure import cpu_devices
 from splitnet.tf.runtime.devices import local_cluster
 
@@ -67,8 +67,8 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> A
     """A device for each call: that of its layer's variables, else of its inputs.
 
     `with tf.device("/gpu:1")` around a layer places its variables, not its computation;
-    the variables say what the author asked for. Most bytes decide. `graph` is what
-    `read` made of the source. Variables on devices outside the cluster are not pinned.
+    the variables say what the author asked for. Most bytes decide. Variables on devices
+    outside the cluster are not pinned.
     """
     known = {device.name for device in cluster}
     devices = [*_devices_here(), *cluster]  # gpu:0 may be the stand-in of that name

@@ -250,9 +250,6 @@ def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:
     """Inputs and targets for one training step of a model, as NumPy arrays.
 
     Whole numbers are 1, which any embedding takes and no mask hides; texts are "a".
-
-    Returns:
-        (inputs, targets), in the structure that the model takes.
     """
     made = functools.partial(_synthetic, batch=batch, draw=np.random.default_rng(0))
     inputs, targets = keras.tree.map_structure(made, (model.input, model.output))

@@ -1,7 +1,4 @@
-"""Costs of calls: FLOPs, bytes, and what is kept until the backward pass.
-
-A call costs what its trace says (`traced.py`), also a model that is kept as one call.
-"""
+"""Costs of calls: what their traces say (`traced.py`), and those of similar calls."""
 
 import functools
 import json

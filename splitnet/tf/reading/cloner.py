@@ -14,10 +14,9 @@ import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, listed, warn
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.internals.keras_api import from_keras, needs_memory, sublayers
+from splitnet.tf.internals.keras_api import from_keras, sublayers, variables_of
 from splitnet.tf.reading import rebuild
 from splitnet.tf.reading.flatten import MODELS, Blueprint, flow_of, run_again
-from splitnet.tf.reading.variables import variables_of
 
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
@@ -70,7 +69,8 @@ class Cloner:
         self._device_of, self._copying = device_of, copy
         self._originals = originals or {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # original and copy
-        self._used: dict[int, str] = {}  # devices of layers that are used as they are
+        # The devices of layers that are used as they are.
+        self._used: dict[int, str | None] = {}
         self._filled: set[int] = set()  # copies
 
     def of(self, operation: Any) -> Any:
@@ -106,7 +106,8 @@ class Cloner:
             except rebuild.NotRebuiltError as error:
                 why = str(error)
             except Exception as error:  # whatever a user's layer raises
-                if not source.built or from_keras(source) or needs_memory(error):
+                plain = not source.built or from_keras(source)
+                if plain or keras_api.needs_memory(error):
                     raise
                 why = f"a copy cannot be called: {type(error).__name__}"
             else:
@@ -218,7 +219,7 @@ class Cloner:
         if why:
             self.reused[source.name] = why
         self._copies[id(layer)] = layer, source
-        self._used[id(layer)] = tf_api.current_device()
+        self._used[id(layer)] = self._device_of(layer)
         for one in source.layers if isinstance(source, MODELS) else ():
             if id(one) not in self._copies:
                 with self._on(one):

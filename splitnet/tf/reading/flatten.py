@@ -7,7 +7,7 @@ in a file; only its calls are run one by one, so that several devices can run th
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 import keras
@@ -19,23 +19,21 @@ MODELS = (keras.Sequential, keras_api.Functional)
 _form = functools.partial(keras.tree.map_structure, type)
 
 
+@dataclass(eq=False)
 class InnerNode:
     """As a Keras node: a call inside an expanded model, at "path/", or of other sizes.
 
     Its outputs are symbolic tensors like `specs`.
     """
 
-    def __init__(
-        self,
-        operation: Any,
-        arguments: Any,
-        specs: Iterable[Any],
-        path: str = "",
-        is_input: bool = False,
-    ) -> None:
-        self.operation, self.arguments = operation, arguments
-        self.path, self.is_input = path, is_input
-        self.input_tensors: list[Any] = list(arguments.keras_tensors)
+    operation: Any
+    arguments: Any
+    specs: InitVar[Iterable[Any]]
+    path: str = ""
+    is_input: bool = False
+
+    def __post_init__(self, specs: Iterable[Any]) -> None:
+        self.input_tensors: list[Any] = list(self.arguments.keras_tensors)
         self.outputs = [
             keras.KerasTensor(x.shape, x.dtype, sparse=x.sparse, name=x.name)
             for x in specs

@@ -21,11 +21,11 @@ from splitnet.core.net import raise_faults
 from splitnet.core.plan import NESTED, Plan
 from splitnet.core.replication import batch_shares, collapse, expand, fold
 from splitnet.tf.internals import keras_api
+from splitnet.tf.internals.keras_api import tables_of, variables_of
 from splitnet.tf.reading.call_cost import cost_of, settings_of, size_of
 from splitnet.tf.reading.flatten import Blueprint, Site, counted, is_sparse
 from splitnet.tf.reading.source import blueprint_of, sized
 from splitnet.tf.reading.traced import Work, bytes_of
-from splitnet.tf.reading.variables import tables_of, variables_of
 
 _SAME = ("forward_flops", "backward_flops", "moved_bytes", "workspace_bytes")
 _SAME += ("early_bytes", "cpu_only", "sequential_steps", "efficiency", "kernels")

@@ -41,27 +41,16 @@ _ELEMENTWISE = frozenset(
 _BY_NUMBER = ("L1", "L2", "L1L2", "NoneType", "NonNeg")
 
 
-class _SliceOf:
-    """What stands for a slice of a variable's value, or of its initializer's."""
-
-    def __init__(self, whole: Any, axis: int, start: int, size: int) -> None:
-        self._whole = whole
-        self._index = (*[slice(None)] * axis, slice(start, start + size))
-
-    @property
-    def value(self) -> Any:
-        """The slice, cut on the host: the whole may have no room on a device."""
-        # Scopes merge: without None, a worker's CPU would be the host.
-        with tf.device(None), tf.device("/device:CPU:0"):
-            return tf.convert_to_tensor(self._whole.value)[self._index]
+def _slice_of(whole: Any, axis: int, start: int, size: int) -> Any:
+    """A slice of a value, cut on the host: the whole may have no room on a device."""
+    # Scopes merge: without None, a worker's CPU would be the host.
+    with tf.device(None), tf.device("/device:CPU:0"):
+        value = tf.convert_to_tensor(whole.value)
+        return value[(*[slice(None)] * axis, slice(start, start + size))]
 
 
 def cut_layer(
-    layer: Any,
-    count: int,
-    inputs: Any,
-    copies: Any,
-    call: Callable[[Any, Any], Any],
+    layer: Any, count: int, inputs: Any, copies: Any, call: Callable[[Any, Any], Any]
 ) -> tuple[list[Any], Any]:
     """Cut a layer into slices without values, call them, and join what they give.
 
@@ -182,10 +171,10 @@ def _give_slices(
         if axis is not None:
             _check_rules(layer, mine, axis)
             each = mine.shape[axis] // width
-            own = _SliceOf(mine, axis, start * each, size * each)
-            keras_api.borrow_value(its, own)
+            cut = functools.partial(_slice_of, mine, axis, start * each, size * each)
+            keras_api.borrow_value(its, cut)
         elif not start and type(layer).__name__ in HEAD_SLICES:
-            keras_api.borrow_value(its, mine)
+            keras_api.copy_value(its, mine)
         else:
             raise SplitnetError(
                 f"layer {layer.name!r} has weights that all of its outputs read "
@@ -279,7 +268,7 @@ class SliceJoin(keras.layers.Layer):
         super().__init__(**kwargs)
         self.whole, self.axis = whole, axis
         self.activation = keras.activations.get(activation)
-        self.supports_masking = True
+        self.supports_masking = True  # that of the first slice; all have the same
 
     def whole_layer(self) -> Any:
         """The layer that was cut, not yet built."""
@@ -292,10 +281,6 @@ class SliceJoin(keras.layers.Layer):
         if self.axis is None:
             return functools.reduce(keras.ops.add, inputs)
         return self.activation(keras.ops.concatenate(inputs, self.axis))
-
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The mask of the first slice: they all have the same."""
-        return mask[0] if isinstance(mask, list | tuple) else mask
 
     def get_config(self) -> dict[str, Any]:
         """Its arguments."""

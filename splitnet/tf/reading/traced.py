@@ -140,14 +140,8 @@ def trace(
 
 def _needed(operations: Iterable[Any], results: Sequence[Any]) -> list[Any]:
     """The operations that results depend on; TensorFlow prunes the others."""
-    needed: set[int] = set()
-    waiting = [tensor.op for tensor in results]
-    while waiting:
-        op = waiting.pop()
-        if id(op) not in needed:
-            needed.add(id(op))
-            waiting += [tensor.op for tensor in op.inputs]
-    return [op for op in operations if id(op) in needed]
+    needed = tf_api.ancestors(tensor.op for tensor in results)
+    return [op for op in operations if op in needed]
 
 
 # FLOPs, bytes and kernels --------------------------------------------------------
@@ -189,11 +183,8 @@ def _count(operations: Sequence[Any], graph: Any) -> Counter[str]:
 
 def _bodies(op: Any, graph: Any) -> list[Any]:
     """The graphs of the functions that an operation calls, without conditions."""
-    names = []
-    for name, value in op.node_def.attr.items():
-        functions = value.list.func or [value.func]
-        names += [one.name for one in functions if one.name and name != "cond"]
-    return [tf_api.function_body(graph, name) for name in names]
+    called = tf_api.functions_called(op.node_def).items()
+    return [tf_api.function_body(graph, one) for one, how in called if how != "cond"]
 
 
 def _length(op: Any) -> int:

@@ -105,11 +105,7 @@ def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
 
 
 def check_settings(settings: Settings) -> list[_Step]:
-    """The calls that apply settings here, for all GPUs alike, as TensorFlow demands.
-
-    Raises:
-        ConfigError: what this machine's GPUs and driver cannot do; all of it.
-    """
+    """The calls that apply settings here, for all GPUs alike, as TensorFlow demands."""
     tf = _tf()
     config = tf.config
     faults: list[str] = []

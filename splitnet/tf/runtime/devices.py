@@ -13,14 +13,7 @@ from msgspec import Meta
 
 from splitnet.core.cluster import PRESETS, Cluster, Device
 from splitnet.core.errors import ConfigError
-from splitnet.tf.runtime.configure import (
-    EARLIER,
-    MIB,
-    apply_settings,
-    cpu_devices,
-    make_cpu_devices,
-    started,
-)
+from splitnet.tf.runtime import configure
 from splitnet.tf.runtime.logging import import_frameworks
 from splitnet.tf.runtime.nvml import Details, cards
 
@@ -48,21 +41,21 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
             setting cannot be applied.
     """
     import_frameworks()
-    apply_settings({"visible": "none"} if stand_in_gpus else None)
+    configure.apply_settings({"visible": "none"} if stand_in_gpus else None)
     gpus = [device for device, _ in _real_gpus()]
-    count = 1 if stand_in_gpus else cpu_devices()
+    count = 1 if stand_in_gpus else configure.cpu_devices()
     share = host_memory_bytes() // (stand_in_gpus + count)
     cores = len(psutil.Process().cpu_affinity())
     speed = {"speed": f"{50 * cores} GFLOP/s", "memory": share}
     speed["bandwidth"] = f"{min(10 * cores, 100)} GB/s"
-    if cpu_devices() <= stand_in_gpus:
-        if started():
+    if configure.cpu_devices() <= stand_in_gpus:
+        if configure.started():
             raise ConfigError(
                 f"too late for {stand_in_gpus} stand-in GPUs: they need a CPU device "
-                f"each and one more, and TensorFlow has started with {cpu_devices()}. "
-                f"{EARLIER}"
+                "each and one more, and TensorFlow has started with "
+                f"{configure.cpu_devices()}. {configure.EARLIER}"
             )
-        make_cpu_devices(stand_in_gpus + 1)
+        configure.make_cpu_devices(stand_in_gpus + 1)
     for i in range(stand_in_gpus):
         target = f"/device:CPU:{i + 1}"
         gpus.append(Device.of(f"gpu:{i}", memory=share, target=target, stand_in=True))
@@ -86,13 +79,13 @@ def _real_gpus() -> Iterator[tuple[Device, Details]]:
         preset = _preset(card.model)
         memory = PRESETS[preset][0]
         if likely:  # what is free, and what TensorFlow has taken here
-            if not started():
+            if not configure.started():
                 _free_before[card.uuid] = card.free_bytes
             own = sum(used for pid, used in card.used_by if pid == os.getpid())
             memory = _free_before.get(card.uuid, card.free_bytes + own)
         for part in tf.config.get_logical_device_configuration(gpu) or [None]:
             limit = part and part.memory_limit
-            of_part = int(limit) * MIB if limit else memory
+            of_part = int(limit) * configure.MIB if limit else memory
             device = Device.of(f"gpu:{count}", memory=of_part, preset=preset)
             yield device, replace(card, capability=capability)
             count += 1
@@ -116,7 +109,7 @@ def host_memory_bytes() -> int:
     free = psutil.virtual_memory().available
     if (limit := _cgroup_bytes("memory.max")) is not None:
         free = min(free, limit - (_cgroup_bytes("memory.current") or 0))
-    return max(free // (256 * MIB), 1) * 256 * MIB
+    return max(free // (256 * configure.MIB), 1) * 256 * configure.MIB
 
 
 def _cgroup_bytes(file: str) -> int | None:

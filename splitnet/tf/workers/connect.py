@@ -3,9 +3,6 @@
 TensorFlow ends a step at once if a worker dies, and waits without limit if one hangs.
 So a thread asks every worker for its state, by plain gRPC with a deadline, and closes
 the connections to one that does not answer: the step then ends with an error as well.
-
-A function reaches a worker by another way than operations outside of functions, and
-may overtake them: `set_weights`. So each step of a model waits for those first.
 """
 
 import functools
@@ -17,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -45,10 +42,7 @@ _plans: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """State of a worker: "healthy", "unresponsive" or "unreachable".
-
-    One that does not answer hangs or is stopped; where no worker listens, it died.
-    """
+    """A worker is "healthy", "unresponsive" (it hangs) or "unreachable" (it died)."""
 
     host: Host
     state: str
@@ -80,7 +74,7 @@ def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health
     return [Health(host, _STATES.get(code, "unreachable")) for host, code in answers]
 
 
-class Connection:
+class Connection(AbstractContextManager["Connection"]):
     """A joined cluster. As a context manager it names the worker that failed a block.
 
     `origin` says where the cluster was found: "given", "TF_CONFIG" and so on.
@@ -99,7 +93,7 @@ class Connection:
         return probe(workers_of(self.cluster), timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
-        """Stop the health check. TensorFlow cannot leave a cluster."""
+        """Stop the health check; TensorFlow cannot leave a cluster."""
         self._over.set()
 
     def _watch(self, every: float) -> None:
@@ -111,9 +105,6 @@ class Connection:
                 if missed[name] >= _PATIENCE:  # each round: TensorFlow connects again
                     self._lost[name] = found
                     _close_connections(found.host.address)
-
-    def __enter__(self) -> "Connection":
-        return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Raise a WorkerError that names a worker, if it is why the block failed."""
@@ -215,8 +206,8 @@ def connect(
         cluster, origin, _ = job_of(os.environ)
         if any(map(os.environ.get, JOB_VARIABLES)):
             usual = 600.0
-            told = "cluster of %d hosts: %s"
-            logging.getLogger("splitnet").warning(told, len(cluster.hosts), origin)
+            said = f"cluster of {len(cluster.hosts)} hosts: {origin}"
+            logging.getLogger("splitnet").warning(said)
     workers, address = workers_of(cluster), {host.name: host for host in cluster.hosts}
     needed = {CLIENT, *(device.host or CLIENT for device in cluster)}
     if missing := sorted(needed - {*address}) or ([] if workers else ["worker:0"]):
@@ -285,9 +276,9 @@ def _check_versions(workers: Sequence[Host], tf: Any) -> None:
 def wait_for_workers(*, ask: bool = False) -> None:
     """Wait until workers have done what they were asked outside of any function.
 
-    A lost worker would be waited for without limit, so that is checked first: if `ask`,
-    by asking all workers now. An operation that failed would fail all later ones too:
-    its error is cleared, with a warning.
+    A function may overtake that, such as `set_weights`. A lost worker would be waited
+    for without limit, so that is checked first: if `ask`, by asking all workers now. An
+    operation that failed would fail all later ones too: its error is cleared.
     """
     if not started():
         return

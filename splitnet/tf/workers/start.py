@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -59,7 +59,7 @@ _ADVICE = (
 
 
 @dataclass(eq=False)
-class LocalWorkers:
+class LocalWorkers(AbstractContextManager["LocalWorkers"]):
     """Running workers; `cluster` has their devices and addresses, `file` is its TOML.
 
     A context manager: what it started has ended when its block does.
@@ -136,9 +136,6 @@ class LocalWorkers:
         """End all workers, also those that hang; harmless when done twice."""
         _end(self.processes)
         shutil.rmtree(self.file.parent, ignore_errors=True)
-
-    def __enter__(self) -> "LocalWorkers":
-        return self
 
     def __exit__(self, *failure: object) -> None:
         self.stop()

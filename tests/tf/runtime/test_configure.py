@@ -70,7 +70,7 @@ def machine(monkeypatch, tmp_path):
     set_(tf.config.experimental, "get_device_details", lambda gpu: made.details)
     for module in (config, runtime):
         set_(module, "cards", lambda: [card(0), card(1)])
-    set_(runtime, "started", lambda: False)
+    set_(config, "started", lambda: False)
     set_(config, "_given", {})
     set_(runtime, "_free_before", {})
     monkeypatch.chdir(tmp_path)
@@ -184,7 +184,7 @@ def test_local_cluster_describes_gpus(machine, monkeypatch):
     details = runtime.details_of(cluster)
     assert details["gpu:1"] == replace(known, capability="8.0")
     assert details["cpu:0"].memory_bytes > 0
-    monkeypatch.setattr(runtime, "started", lambda: True)
+    monkeypatch.setattr(config, "started", lambda: True)
     monkeypatch.setattr(runtime, "cards", lambda: [card(0, free_bytes=0), card(1)])
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 60 * GIB
 
