@@ -304,8 +304,9 @@ class _Held:
         """The copies of a weight, and one sum of its gradients per device.
 
         Further contributions are temporaries of the tasks that make them. The gradient
-        of a micro-batch is added by a function, which holds both and what it returns.
-        But rows stay side by side, and are put together where they are sent from.
+        of a micro-batch is added by a function, which holds both and what it returns;
+        until then it waits (`StepGraph.sums_behind`). But rows stay side by side, and
+        are put together where they are sent from.
         """
         device, n, owner, size = self.device, self.n, weight.source, weight.bytes
         home, givers = device[owner], self._by_device(weight.gradients_from)
@@ -336,10 +337,18 @@ class _Held:
                 continue
             begin = self.done[spans[0][2]] if alone else spans[0][0]
             self._hold(where, kind, owner, begin, gone, size)
-            for start, stop, u in spans[1:]:
-                since = self.done[u] if alone else start
-                both = size * (1 + alone)
-                self._hold(where, _WORKSPACE, owner, since, stop, both)
+            for start, stop, _ in () if alone else spans[1:]:
+                self._hold(where, _WORKSPACE, owner, start, stop, size)
+            later = [u for *_, u in spans[1:] if alone]
+            adding = later[self.step.sums_behind :] + later[-1:] * len(later)
+            for u, by in zip(later, adding):
+                self._hold(
+                    where, _WORKSPACE, owner, self.done[u], self.stop[n + by], size
+                )
+            for by in dict.fromkeys(adding):
+                self._hold(
+                    where, _WORKSPACE, owner, self.done[by], self.stop[n + by], size
+                )
 
     def _by_device(self, units: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

@@ -134,7 +134,9 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
     Where a stage begins it waits for its end of the micro-batch before, and for its
     backward tasks of the last micro-batch that must have left it. The last of several
     stages, and with "gpipe" each that makes an output, is assumed to alternate, because
-    TensorFlow runs first what became ready last; nothing forces that.
+    TensorFlow runs first what became ready last; nothing forces that. Nor does anything
+    force gradients to be added up before further ones are made: measured, that happens
+    one micro-batch later in several stages, and at the end with "gpipe".
     """
     count = pipeline.microbatches
     n = step.count // count
@@ -165,4 +167,5 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
                     done = 2 * n * count - 1 - (m - window) * n
                     left = [(m * n + unit, done - other) for other in last]
                     (waits if forced else assumed).extend(left)
-    return replace(step, waits=tuple(waits), assumed=tuple(assumed))
+    behind = int(pipeline.depth > 1) if pipeline.bounded else count
+    return replace(step, waits=tuple(waits), assumed=tuple(assumed), sums_behind=behind)

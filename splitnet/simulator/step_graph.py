@@ -87,6 +87,8 @@ class StepGraph:
     occupies its link, and then `seconds_per_byte`; tables of links have a row per
     source. There are `slot_copies` of every trained weight. In each pair of `waits` the
     first task starts after the other; pairs in `assumed` hold, but nothing forces them.
+    A gradient is added to those of other micro-batches when `sums_behind` more of them
+    are there.
     """
 
     units: tuple[Unit, ...]
@@ -100,6 +102,7 @@ class StepGraph:
     microbatches: int
     waits: tuple[tuple[int, int], ...] = ()
     assumed: tuple[tuple[int, int], ...] = ()
+    sums_behind: int = 0
 
     @property
     def count(self) -> int:

@@ -117,7 +117,7 @@ def test_pipeline_never_beats_the_ideal_and_comes_near_it(schedule):
 
 def test_1f1b_and_recomputing_hold_less_and_recomputing_takes_longer():
     """Two micro-batches in flight instead of eight: a quarter of what is saved."""
-    plan = plan_graph(chain(kept=256 << 20), BOX)
+    plan = plan_graph(chain(kept=512 << 20), BOX)
     plain, bounded, again = (
         sn.simulate(plan, microbatches=8, **how)
         for how in ({}, {"schedule": "1f1b"}, {"recompute": True})

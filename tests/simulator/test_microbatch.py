@@ -92,6 +92,17 @@ def test_gradients_of_a_large_part_in_micro_batches(count, held):
     assert step.peak_bytes["gpu:0"] / 2**20 == pytest.approx(held, rel=0.001)
 
 
+@pytest.mark.parametrize(("schedule", "sets"), [("gpipe", 7), ("1f1b", 4)])
+def test_stages_hold_gradients_until_they_are_added_up(schedule, sets):
+    """Of six micro-batches all and their sum, or a sum, two more and what is made."""
+    calls = [dense("a", seconds=6.0, out=6), dense("b", seconds=6.0, out=6)]
+    one = graph(calls, "a-b", batch=6, weight_bytes=10**6)
+    held = played(one, "01", 6, schedule).memory
+
+    for name in ("gpu:0", "gpu:1"):
+        assert held[name].total == pytest.approx((1 + sets) * 10**6, rel=1e-3)
+
+
 def test_shares_of_an_odd_batch_differ_by_one_sample():
     one = graph([dense("a", seconds=5.0)], "", batch=5)
     tasks = played(one, "0", 2).timeline.tasks
