@@ -3,8 +3,6 @@
 import sys
 from types import ModuleType, SimpleNamespace
 
-import pytest
-
 from splitnet.tf.runtime.nvml import cards
 
 GIB = 2**30
@@ -43,28 +41,19 @@ def unknown(*arguments):
     raise NVMLError
 
 
-@pytest.mark.parametrize(
-    ("visible", "models"),
-    [
-        (None, ["card 0", "card 1"]),
+def test_cards_are_counted_as_cuda_does(monkeypatch):
+    """CUDA_VISIBLE_DEVICES orders, hides, and ends at what it does not know."""
+    monkeypatch.setitem(sys.modules, "pynvml", driver(2))
+    for visible, models in (
         ("1,0", ["card 1", "card 0"]),
         ("GPU-1", ["card 1"]),
         ("0,7,1", ["card 0"]),
         ("-1", []),
         ("", []),
-    ],
-)
-def test_cards_are_counted_as_cuda_does(visible, models, monkeypatch):
-    """CUDA_VISIBLE_DEVICES orders, hides, and ends at what it does not know."""
-    monkeypatch.setitem(sys.modules, "pynvml", driver(2))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-
-    found = cards()
-
-    assert [card.model for card in found] == models
-    assert [card.index for card in found] == list(range(len(models)))
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert [card.model for card in cards()] == models
+        assert [card.index for card in cards()] == list(range(len(models)))
 
 
 def test_cards_tell_all_that_is_known(monkeypatch):
@@ -80,7 +69,8 @@ def test_cards_tell_all_that_is_known(monkeypatch):
     ):
         queries = {f"DeviceGet{name}": unknown for name in names}
         monkeypatch.setitem(sys.modules, "pynvml", driver(2, **queries))
-        card, _ = cards()
+        card, other = cards()
+        assert (other.model, other.index) == ("card 1", 1)
         known = card.model, card.uuid, card.memory_bytes
         assert known == ("card 0", "GPU-0abc", 80 * GIB)
         assert (card.busy, card.used_by, card.links) == told

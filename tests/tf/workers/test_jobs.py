@@ -51,8 +51,6 @@ CONFIG = {"TF_CONFIG": json.dumps(TF_CONFIG), "SPLITNET_GPUS_PER_HOST": "2"}
         (CONFIG | SLURM | PODS, "TF_CONFIG", "c:2222", "a:2222 b:2222 c:2222"),
         # A worker is found by its own name: Slurm counts hosts by number.
         (PODS | SLURM, "Slurm's", "n10:2223", "n2:2222 n2:2223 n3:2223 n10:2223"),
-        # A batch script has the job's variables and no step's; it is no worker.
-        (BATCH, "Slurm's", None, "n1:2222 n1:2223 n2:2223"),
         (
             PODS | {"SPLITNET_CLUSTER": "not read"},
             "StatefulSet",
@@ -60,7 +58,6 @@ CONFIG = {"TF_CONFIG": json.dumps(TF_CONFIG), "SPLITNET_GPUS_PER_HOST": "2"}
             "train-client.train:2222 train-worker-0.train:2223 "
             "train-worker-1.train:2223",
         ),
-        (PODS | {"HOSTNAME": "train-client"}, "StatefulSet", None, ""),
     ],
 )
 def test_job_of_finds_hosts_and_which_of_them_this_is(environ, origin, mine, hosts):
@@ -70,8 +67,8 @@ def test_job_of_finds_hosts_and_which_of_them_this_is(environ, origin, mine, hos
     address = {host.name: host.address for host in job.cluster.hosts}
     assert origin in job.origin
     assert address.get(f"worker:{job.index}") == mine
-    assert not hosts or set(address.values()) == set(hosts.split())
-    assert not hosts or address["client:0"] == hosts.split()[0]
+    assert set(address.values()) == set(hosts.split())
+    assert address["client:0"] == hosts.split()[0]
     assert "SLURM_STEP_NODELIST" not in os.environ
 
 
@@ -122,6 +119,7 @@ def test_manifest_is_valid_and_admits_its_pods_only(capsys):
     for pod, name in zip(pods, ("train-worker-1", "train-client")):
         variables = {v["name"]: v["value"] for v in pod["containers"][0]["env"]}
         job = job_of(variables | {"HOSTNAME": name})
+        assert job.index == {"train-worker-1": 1}.get(name)
         assert len(job.cluster.of_kind("gpu")) == 8
         assert variables["SPLITNET_ALLOW_REMOTE"] == "1"
 
@@ -159,9 +157,10 @@ def write_programs(folder, **texts):
 
 
 SRUN = """#!/bin/sh
-# As Slurm's, of the step's first task.
+# As Slurm's, of the step's second task, which runs on another host than the program.
 shift
-SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_NODELIST=$SLURM_JOB_NODELIST \\
+export SLURMD_NODENAME=n2
+SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_STEP_NODELIST=$SLURM_JOB_NODELIST \\
 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=$SLURM_TASKS_PER_NODE exec "$@"
 """
 SERVES = """#!/bin/sh
@@ -179,7 +178,10 @@ env -0 > client
 def test_a_job_of_slurm_is_tried_again_and_all_know_its_cluster(
     tmp_path, capsys, monkeypatch
 ):
-    """Worker and program start twice; the variables of either tell the same cluster."""
+    """Worker and program start twice; the variables of either tell the same cluster.
+
+    A batch script has the job's variables and no step's; it is no worker.
+    """
     script = launched("--max-restarts", "1", "--", "train", capsys=capsys)
     programs = {"srun": SRUN, "splitnet": SERVES, "train": FAILS_ONCE}
     write_programs(tmp_path, job=script, **programs)
@@ -194,7 +196,7 @@ def test_a_job_of_slurm_is_tried_again_and_all_know_its_cluster(
     for name in ("worker", "client"):
         lines = (tmp_path / name).read_text().split("\0")[:-1]
         jobs.append(job_of(dict(line.split("=", 1) for line in lines)))
-    assert [job.index for job in jobs] == [0, None]
+    assert [job.index for job in jobs] == [1, None]
     assert jobs[0].cluster == jobs[1].cluster
     hosts = [host.address for host in jobs[0].cluster.hosts]
     assert hosts == ["n1:2222", "n1:2223", "n2:2223"]
