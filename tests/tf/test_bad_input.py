@@ -289,7 +289,6 @@ class Subclassed(keras.Model):
         (lambda: Subclassed(name="mine"), "model 'mine' .Subclassed. is subclassed"),
         (lambda: keras.Sequential([layers.Dense(2)], name="s"), "'s' is not built"),
         (lambda: 42, "a model is a splitnet.Net, a keras.Model, or .* Received: 42"),
-        (lambda: sn.Net("void"), "net 'void' is empty"),
     ],
 )
 def test_a_source_without_calls_is_told(source, words):

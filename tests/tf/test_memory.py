@@ -21,7 +21,7 @@ def blocks():
     x = entry = keras.Input((64, 32))
     mixed = layers.Attention()([x, x])
     x = layers.LayerNormalization()(layers.Add()([x, mixed]))
-    for _ in range(11):
+    for _ in range(16):
         x = layers.Add()([x, layers.Dense(32)(layers.Dense(128, "gelu")(x))])
     return keras.Model(entry, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
 
