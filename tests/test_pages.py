@@ -47,6 +47,13 @@ for line in {lines!r}:
         assert main([word.strip('"') for word in line.split()[1:]]) == 0, line
     assert printed.getvalue().strip(), line
 """
+BAD_CALLS = """
+import sys
+sys.path.insert(0, {folder!r})
+sys.argv = ["bad_calls.py", "--count", "30"]
+from bad_calls import main
+assert main() == 0
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +67,9 @@ def outcome(folder):
     bad, other = folder / "bad.md", folder / "other.md"
     bad.write_text("# Bad\n\n```python\nassert 1 == 2\n```\n")
     other.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
-    programs = [*PROGRAMS, bad, other]
+    refused = folder / "refused.py"
+    refused.write_text(BAD_CALLS.format(folder=str(ROOT / "benchmarks")))
+    programs = [*PROGRAMS, bad, other, refused]
     for page in WITH_COMMANDS:
         programs.append(folder / f"{page.stem} commands.py")
         programs[-1].write_text(RUN_COMMANDS.format(lines=commands(page)))
@@ -96,6 +105,15 @@ def test_a_page_that_fails_is_told(outcome):
     assert 'bad.md", line 4' in outcome
     assert "assert 1 == 2" in outcome
     assert "other.md: does not print\n2\nbut\n1\n" in outcome
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_what_is_impossible_is_refused_in_words(folder, outcome):
+    """No traceback, hang or silence in 30 calls, command lines and files."""
+    assert "refused.py: ok\n" in outcome, outcome[-6000:]
+    printed = (folder / "refused" / "output.txt").read_text(encoding="utf-8")
+    assert printed.count("'refused'") == 3
 
 
 def words_in(picture):
