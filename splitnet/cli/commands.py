@@ -13,23 +13,8 @@ from msgspec import Meta
 from typer import Argument, Option
 
 import splitnet as sn
+import splitnet.cli.options as cli
 from splitnet.cli.console import answer, import_tensorflow, local_devices, progress
-from splitnet.cli.options import (
-    ESTIMATE,
-    MACHINE,
-    SCORE,
-    SEARCH,
-    AllowRemote,
-    Json,
-    ModelName,
-    SavedPlan,
-    StandIns,
-    Table,
-    TargetName,
-    load_source,
-    opened,
-    search_options,
-)
 from splitnet.cli.worker_commands import run_with_workers
 from splitnet.core.checks import Count, Positive
 from splitnet.core.errors import format_bytes, format_count, format_seconds
@@ -41,11 +26,11 @@ _MOST_CALLS = 2_000  # of a graph for which `plan` says the largest batch
 
 
 def plan(
-    target: TargetName = "",
+    target: cli.TargetName = "",
     out: Annotated[Path, "Save the plan in this file."] = None,
-    json_: Json = False,
+    json_: cli.Json = False,
     warm_up: Annotated[bool, "Compile the search loops in advance."] = False,
-    **options: Annotated[Any, SEARCH | MACHINE],
+    **options: Annotated[Any, cli.SEARCH | cli.MACHINE],
 ) -> None:
     """Choose a device for every part, and show what it costs."""
     if warm_up:
@@ -55,7 +40,7 @@ def plan(
             warm_up_search()
         if not target:
             return
-    source, cluster, held, search = opened(target, options)
+    source, cluster, held, search = cli.opened(target, options)
     began = time.perf_counter()
     made = planned(source, cluster, search)
     figures = _figures(made) | {"seconds": time.perf_counter() - began}
@@ -100,15 +85,15 @@ def _figures(plan: "sn.Plan") -> dict[str, Any]:
 
 
 def estimate(
-    target: TargetName,
-    json_: Json = False,
-    **options: Annotated[Any, ESTIMATE | MACHINE],
+    target: cli.TargetName,
+    json_: cli.Json = False,
+    **options: Annotated[Any, cli.ESTIMATE | cli.MACHINE],
 ) -> int:
     """What fits, and how: one device, branches, towers, pipelines.
 
     Exit code 1 if nothing fits.
     """
-    source, cluster, _, search = opened(target, options)
+    source, cluster, _, search = cli.opened(target, options)
     with progress("comparing strategies"):
         found = sn.compare_strategies(source, cluster, **search)
     answer([asdict(one) for one in found.all], str(found), for_program=json_)
@@ -119,10 +104,10 @@ _PLACEMENT = '{"part": "gpu:0", ...}, a saved plan, or the split of a workload.'
 
 
 def score(
-    target: TargetName,
+    target: cli.TargetName,
     placement: Annotated[str, Argument(metavar="PLACEMENT.json", help=_PLACEMENT)],
-    json_: Json = False,
-    **options: Annotated[Any, SCORE | MACHINE],
+    json_: cli.Json = False,
+    **options: Annotated[Any, cli.SCORE | cli.MACHINE],
 ) -> int:
     """Evaluate your own placement.
 
@@ -136,7 +121,7 @@ def score(
         given = given["device_of"]
     elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):
         given = device_of_split(given)
-    source, cluster, _, search = opened(target, options)
+    source, cluster, _, search = cli.opened(target, options)
     scored = sn.score(source, cluster, given, **search)
     broken = violations(scored)
     figures = _figures(scored) | {"violations": broken}
@@ -146,12 +131,12 @@ def score(
 
 
 def simulate(
-    plan: SavedPlan,
+    plan: cli.SavedPlan,
     trace: Annotated[Path, "Write a Perfetto trace (JSON) into this file."] = None,
     microbatches: Annotated[int, "Micro-batches, if not the plan's."] = None,
     schedule: Annotated[Literal[SCHEDULES], "Their order, if not the plan's."] = None,
     recompute: Annotated[bool, "Recompute activations in the backward pass."] = False,
-    json_: Json = False,
+    json_: cli.Json = False,
 ) -> None:
     """Simulate one step of a saved plan."""
     how = {"microbatches": microbatches, "schedule": schedule}
@@ -168,7 +153,7 @@ def simulate(
 
 
 def draw(
-    plan: SavedPlan,
+    plan: cli.SavedPlan,
     out: Annotated[Path, ".svg, .png, .pdf or .dot."] = Path("placement.svg"),
     other: Annotated[str, "Show what moved since this saved plan."] = None,
     timeline: Annotated[bool, "Draw the timeline instead of the placement."] = False,
@@ -183,7 +168,7 @@ def draw(
 
 
 def report(
-    plan: SavedPlan, out: Annotated[Path, "The file."] = Path("report.html")
+    plan: cli.SavedPlan, out: Annotated[Path, "The file."] = Path("report.html")
 ) -> None:
     """Write one HTML page about a saved plan."""
     made = sn.load_plan(plan)
@@ -192,7 +177,7 @@ def report(
     print(out)
 
 
-def devices(stand_ins: StandIns = 0, json_: Json = False) -> None:
+def devices(stand_ins: cli.StandIns = 0, json_: cli.Json = False) -> None:
     """List the devices of this machine: memory, use, links."""
     cluster = local_devices(stand_ins)
     from splitnet.tf.runtime.devices import Details, details_of
@@ -246,7 +231,7 @@ def config(
     print(f"\nsettings file: {file}", *notes, sep="\n")
 
 
-_SETTINGS: Table = {
+_SETTINGS: cli.Table = {
     name: Annotated[bool if option.type is bool else str, option.about]
     for name, option in OPTIONS.items()
 } | {"visible": Annotated[str, Option("--gpus", help=OPTIONS["visible"].about)]}
@@ -286,13 +271,13 @@ def run(
 
 
 def measure(
-    target: ModelName = None,
+    target: cli.ModelName = None,
     out: Annotated[Path, "Save the costs in this file."] = Path("costs.json"),
     batch: Annotated[Positive, "Samples per step."] = 32,
     optimizer: Annotated[str, "Keras optimizer whose update is timed."] = "adam",
-    stand_ins: StandIns = 0,
+    stand_ins: cli.StandIns = 0,
     links: Annotated[Path, "Measure the links of this cluster file instead."] = None,
-    allow_remote: AllowRemote = False,
+    allow_remote: cli.AllowRemote = False,
 ) -> None:
     """Measure calls and links on this machine, for `plan --costs`."""
     if links is not None:
@@ -306,7 +291,7 @@ def measure(
         return
     if target is None:
         raise sn.ConfigError("name what to measure: TARGET, or --links FILE.toml.")
-    source, cluster = load_source(target, lambda: local_devices(stand_ins))
+    source, cluster = cli.load_source(target, lambda: local_devices(stand_ins))
     how = {"optimizer": optimizer}
     with progress("measuring", total=1.0) as advance:
         found = sn.measure(source, cluster, batch, on_progress=advance, **how)
@@ -334,17 +319,17 @@ def demo(
     return 0 if outcome.ok else 1
 
 
-_TRAINING: Table = {
+_TRAINING: cli.Table = {
     "plan": Annotated[str, "A saved plan of TARGET; else one is made here."],
-    "batch": SEARCH["batch"],
+    "batch": cli.SEARCH["batch"],
     "optimizer": Annotated[str, "A Keras optimizer by name (adam)."],
     "loss": Annotated[str, "A Keras loss by name (mse)."],
-    "stand_ins": StandIns,
+    "stand_ins": cli.StandIns,
 }
 
 
 def audit(
-    target: ModelName, json_: Json = False, **options: Annotated[Any, _TRAINING]
+    target: cli.ModelName, json_: cli.Json = False, **options: Annotated[Any, _TRAINING]
 ) -> int:
     """Run one training step and check that it ran as planned.
 
@@ -360,9 +345,9 @@ def audit(
 
 
 def bench(
-    target: ModelName,
+    target: cli.ModelName,
     steps: Annotated[int, Meta(ge=2), "Steps of each model that are timed."] = 20,
-    json_: Json = False,
+    json_: cli.Json = False,
     **options: Annotated[Any, _TRAINING],
 ) -> None:
     """Time training steps as planned and on one device, in turn.
@@ -396,15 +381,15 @@ def bench(
     answer(figures, "\n".join(text), for_program=json_)
 
 
-def _placed(target: str, options: Table) -> "tuple[sn.Plan, Any, tuple[Any, Any]]":
+def _placed(target: str, options: cli.Table) -> "tuple[sn.Plan, Any, tuple[Any, Any]]":
     """A model by a saved plan, or by one for this machine, with synthetic data."""
     made = options["plan"] and sn.load_plan(options["plan"])
     if made and options["batch"] is not None:
         raise sn.DeclarationError("a saved plan has its own batch; leave --batch out.")
     needed = sum(device.stand_in for device in made.cluster) if made else 0
     stand_ins = options["stand_ins"] or needed
-    source, cluster = load_source(target, lambda: local_devices(stand_ins))
-    made = made or planned(source, cluster, search_options(options))
+    source, cluster = cli.load_source(target, lambda: local_devices(stand_ins))
+    made = made or planned(source, cluster, cli.search_options(options))
     import keras
 
     from splitnet.tf.profiling.measure import synthetic_batch
@@ -417,7 +402,7 @@ def _placed(target: str, options: Table) -> "tuple[sn.Plan, Any, tuple[Any, Any]
     return made, model, (inputs, targets)
 
 
-def _compiled(model: Any, options: Table) -> Any:
+def _compiled(model: Any, options: cli.Table) -> Any:
     if not model.compiled:
         model.compile(options["optimizer"] or "adam", options["loss"] or "mse")
     return model

@@ -92,29 +92,25 @@ def run_with_workers(
 
     SIGTERM ends both. `options` are those of `sn.local_workers`.
     """
-    from splitnet.tf.workers.connect import (
-        CLUSTER_VARIABLE,
-        JOB_VARIABLES,
-        probe,
-        workers_of,
-    )
-    from splitnet.tf.workers.start import local_workers
+    from splitnet.tf.workers import connect, start
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
-    with local_workers(workers, **options) as started:
+    with start.local_workers(workers, **options) as started:
         # With workers of this machine a program is in no job of many hosts.
-        environ = {k: v for k, v in os.environ.items() if k not in JOB_VARIABLES}
-        environ[CLUSTER_VARIABLE] = str(started.file)
+        job = connect.JOB_VARIABLES
+        environ = {k: v for k, v in os.environ.items() if k not in job}
+        environ[connect.CLUSTER_VARIABLE] = str(started.file)
         for restart in range(1, max_restarts + 2):
             code, signals = run_program(program, environ)
             if code == 0 or signals or restart > max_restarts:
                 break
             say(f"{program[0]} ended with code {code}")
-            for found in probe(workers_of(started.cluster), timeout_seconds=5.0):
+            hosts = connect.workers_of(started.cluster)
+            for found in connect.probe(hosts, timeout_seconds=5.0):
                 if found.state != "healthy":
                     say(started.restart(found.host.task))
             say(f"restart {restart} of {max_restarts}")
-        for host in workers_of(started.cluster):
+        for host in connect.workers_of(started.cluster):
             if ended := started.ended(host.task):
                 say(ended)
     return code

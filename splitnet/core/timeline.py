@@ -91,6 +91,18 @@ class Copy:
     microbatch: int = 0
 
 
+_Event = Task | Copy
+_Cause = Callable[[_Event], _Event | None]
+
+
+class Span(NamedTuple):
+    """An interval of the step that one task or copy takes; None if it is unknown."""
+
+    event: _Event | None
+    start: float
+    stop: float
+
+
 @dataclass(frozen=True)
 class Timeline:
     """One step on a cluster, as simulated (or as measured)."""
@@ -110,10 +122,14 @@ class Timeline:
         return f"<Timeline: {whole}, {counts}, {len(self.copies)} copies>"
 
     @cached_property
+    def events(self) -> tuple[Task | Copy, ...]:
+        """All tasks, then all copies."""
+        return (*self.tasks, *self.copies)
+
+    @cached_property
     def seconds(self) -> float:
         """How long the step takes, in seconds."""
-        events: list[Task | Copy] = [*self.tasks, *self.copies]
-        return max((event.stop for event in events), default=0.0)
+        return max((event.stop for event in self.events), default=0.0)
 
     @cached_property
     def compute_seconds(self) -> Mapping[str, float]:
@@ -136,40 +152,27 @@ class Timeline:
         used = {d: [count for _, count in self.memory.get(d, ())] for d in self.devices}
         return {device: max(its, default=0) for device, its in used.items()}
 
+    @cached_property
+    def critical_path(self) -> list[Span]:
+        """The chain of tasks and copies without a gap; empty if measured."""
+        last = max(self.events, key=lambda event: event.stop, default=None)
+        path = [*_back(_cause_in(self), last, self.seconds, 0.0)][::-1]
+        return path if path and path[0].event else []
 
-_Event = Task | Copy
-_Cause = Callable[[_Event], _Event | None]
-
-
-class Span(NamedTuple):
-    """An interval of the step that one task or copy takes; None if it is unknown."""
-
-    event: _Event | None
-    start: float
-    stop: float
-
-
-def critical_path(timeline: Timeline) -> list[Span]:
-    """The chain of tasks and copies without a gap; empty for a measured timeline."""
-    events: list[_Event] = [*timeline.tasks, *timeline.copies]
-    last = max(events, key=lambda event: event.stop, default=None)
-    path = [*_back(_cause_in(timeline), last, timeline.seconds, 0.0)][::-1]
-    return path if path and path[0].event else []
-
-
-def waits(timeline: Timeline) -> Mapping[str, list[Span]]:
-    """What a device's next task waits for, if known, in each gap of the device."""
-    cause = _cause_in(timeline)
-    found: dict[str, list[Span]] = {device: [] for device in timeline.devices}
-    free = dict.fromkeys(timeline.devices, 0.0)
-    for task in sorted(timeline.tasks, key=lambda task: task.start):
-        if task.stop > task.start:
-            gap = _back(cause, cause(task), task.start, free[task.device])
-            found[task.device] += [*gap][::-1]
-            free[task.device] = task.stop
-    for device, moment in free.items():
-        found[device] += _back(cause, None, timeline.seconds, moment)
-    return found
+    @cached_property
+    def waits(self) -> Mapping[str, list[Span]]:
+        """What a device's next task waits for, if known, in each gap of the device."""
+        cause = _cause_in(self)
+        found: dict[str, list[Span]] = {device: [] for device in self.devices}
+        free = dict.fromkeys(self.devices, 0.0)
+        for task in sorted(self.tasks, key=lambda task: task.start):
+            if task.stop > task.start:
+                gap = _back(cause, cause(task), task.start, free[task.device])
+                found[task.device] += [*gap][::-1]
+                free[task.device] = task.stop
+        for device, moment in free.items():
+            found[device] += _back(cause, None, self.seconds, moment)
+        return found
 
 
 def _cause_in(timeline: Timeline) -> _Cause:
@@ -179,8 +182,7 @@ def _cause_in(timeline: Timeline) -> _Cause:
     """
     ended: dict[tuple[str, float], list[_Event]] = defaultdict(list)
     sent: dict[tuple[str, str], list[Copy]] = defaultdict(list)
-    events: list[_Event] = [*timeline.tasks, *timeline.copies]
-    for event in sorted(events, key=lambda event: event.start):
+    for event in sorted(timeline.events, key=lambda event: event.start):
         if event.stop > event.start:
             ended[_ends(event)[1][0], event.stop].append(event)
             if isinstance(event, Copy):

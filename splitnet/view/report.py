@@ -17,7 +17,7 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
-from splitnet.core.timeline import Copy, Span, Task, Timeline, critical_path, waits
+from splitnet.core.timeline import Copy, Span, Task, Timeline
 from splitnet.planner.analysis import heaviest_moves, reason_text
 from splitnet.planner.evaluate import evaluator_of
 from splitnet.simulator.event_loop import run_step
@@ -91,7 +91,7 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
         ],
         idle=", ".join(d.name for d in plan.cluster if d.name not in used),
         strategies=_strategies(plan),
-        path=path_text(critical_path(plan.timeline)) if plan.transfers else "",
+        path=path_text(plan.timeline.critical_path) if plan.transfers else "",
         errors=_errors(plan.timeline, measured) if measured is not None else [],
         matrix=_matrix(plan),
         measured=measured is not None,
@@ -268,7 +268,7 @@ def _step(timeline: Timeline, number: Mapping[str, int]) -> dict[str, Any]:
 
     Parts are numbers, if the plan has them; events in the path and in gaps as well.
     """
-    at = {event: n for n, event in enumerate((*timeline.tasks, *timeline.copies))}
+    at = {event: n for n, event in enumerate(timeline.events)}
 
     def numbered(spans: Iterable[Span]) -> list[tuple[float | None, ...]]:
         return [(at[one] if one else None, *times) for one, *times in spans]
@@ -283,8 +283,8 @@ def _step(timeline: Timeline, number: Mapping[str, int]) -> dict[str, Any]:
     return {
         "tasks": rows(timeline.tasks),
         "copies": rows(timeline.copies),
-        "path": numbered(critical_path(timeline) if timeline.copies else ()),
-        "waits": {name: numbered(its) for name, its in waits(timeline).items()},
+        "path": numbered(timeline.critical_path if timeline.copies else ()),
+        "waits": {name: numbered(its) for name, its in timeline.waits.items()},
     }
 
 

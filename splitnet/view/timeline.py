@@ -16,15 +16,7 @@ import graphviz
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
-from splitnet.core.timeline import (
-    PHASES,
-    Copy,
-    Span,
-    Task,
-    Timeline,
-    critical_path,
-    waits,
-)
+from splitnet.core.timeline import PHASES, Copy, Span, Task, Timeline
 from splitnet.view import style
 from splitnet.view.facts import equivalent_devices, grouped
 from splitnet.view.style import QUIET, Line, clean, counted, mixed
@@ -132,7 +124,7 @@ class _Chart:
 
     def step(self, heading: str, timeline: Timeline) -> None:
         """Draw a step: heading, lanes of devices and links, critical path, axis."""
-        path = critical_path(timeline) if timeline.copies else []
+        path = timeline.critical_path if timeline.copies else []
         words = f"{heading}: " if heading else ""
         words += f"one step, {format_seconds(timeline.seconds)}"
         words += f"; critical path: {path_text(path)}" if path else ""
@@ -140,7 +132,7 @@ class _Chart:
         self.y += 38
         top, behind = self.y - 16, len(self.dot.body)
         self.lanes = {}
-        gaps = waits(timeline)
+        gaps = timeline.waits
         for devices in equivalent_devices(timeline):
             self._device(timeline, devices, gaps[devices[0]])
         idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]

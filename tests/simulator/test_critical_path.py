@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from splitnet.core.timeline import Copy, Task, Timeline, critical_path, waits
+from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.planner.what_if import simulate
 from tests.view.layouts import random_plan
 
@@ -54,13 +54,13 @@ def spans(path):
     ids=["through a task of no length", "a copy queues", "measured", "nothing"],
 )
 def test_critical_path_follows_tasks_copies_and_a_full_link(tasks, copies, path):
-    assert spans(critical_path(Timeline(tasks, copies, DEVICES, {}))) == path
+    assert spans(Timeline(tasks, copies, DEVICES, {}).critical_path) == path
 
 
 def test_waits_fill_every_gap_with_what_happens_elsewhere():
     """gpu:1 waits for a0, then for its copy; gpu:2 for nothing at all."""
-    found = waits(Timeline((A, C, B, E, F, D), (P, Q, R), DEVICES, {}))
-    measured = waits(Timeline((task("a0", 1, 2),), (), DEVICES, {}))
+    found = Timeline((A, C, B, E, F, D), (P, Q, R), DEVICES, {}).waits
+    measured = Timeline((task("a0", 1, 2),), (), DEVICES, {}).waits
 
     assert found["gpu:0"] == [(P, 3, 4), (B, 4, 6), (R, 6, 7.5)]
     assert found["gpu:1"] == [(A, 0, 2), (P, 2, 4), (Q, 6, 6.5), (None, 7, 9)]
@@ -73,11 +73,11 @@ def test_critical_path_of_a_random_step_is_as_long_as_the_step(seed):
     """No gap from 0 to the end; and with the gaps every device's step is complete."""
     plan = random_plan(seed)
     for timeline in (plan.timeline, simulate(plan, microbatches=2)):
-        path = critical_path(timeline)
+        path = timeline.critical_path
         assert path[0].start == 0.0
         assert path[-1].stop == timeline.seconds
         assert all(one.stop == two.start for one, two in pairwise(path))
-        for device, spans in waits(timeline).items():
+        for device, spans in timeline.waits.items():
             idle = sum(span.stop - span.start for span in spans)
             busy = timeline.compute_seconds[device]
             assert idle + busy == pytest.approx(timeline.seconds)
