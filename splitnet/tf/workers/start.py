@@ -14,6 +14,7 @@ import fcntl
 import os
 import random
 import resource
+import runpy
 import select
 import shutil
 import signal
@@ -37,7 +38,6 @@ from splitnet.core.errors import ConfigError, format_bytes, parse_bytes
 from splitnet.core.serialization import write_cluster
 from splitnet.tf.runtime.devices import host_memory_bytes
 from splitnet.tf.runtime.logging import hide_remarks
-from splitnet.tf.workers.server import load
 
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
 _READY = b"ready"  # then, if memory is limited, the bytes that are left of it
@@ -341,7 +341,8 @@ def serve(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
-    server_class, options, version = load()
+    path = Path(__file__).parents[1] / "internals" / "server.py"
+    server_class, options, version = runpy.run_path(str(path))["server_api"]()
     kinds = ("intra_op_parallelism_threads", "inter_op_parallelism_threads")
     config = options(**dict.fromkeys(kinds, threads or 0))
     server = server_class(spec_of(cluster.hosts), "worker", index, config=config)

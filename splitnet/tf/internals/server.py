@@ -1,7 +1,8 @@
 """TensorFlow's server alone: a worker runs none of TensorFlow's other Python.
 
-`import tensorflow` takes five times as long, and 170 MB more. So the package is entered
+`import tensorflow` takes five times as long, and 160 MB more. So the package is entered
 without running its `__init__`; kernels are the same, but for one of TensorFlow Lite.
+The file is run by its path, because this package imports Keras.
 """
 
 import importlib.util
@@ -10,14 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["load"]
 
-
-def load() -> tuple[Any, Any, str]:
+def server_api() -> tuple[Any, Any, str]:
     """The class of the server, that of its options, and TensorFlow's version.
 
     Only for programs that do nothing else: `import tensorflow` finds an empty module
-    afterwards. With plug-in devices, whose libraries its `__init__` loads, that runs.
+    afterwards. All of TensorFlow is imported where it has plug-in devices, whose
+    libraries its `__init__` loads.
     """
     plugins = any(Path(path, "tensorflow-plugins").exists() for path in sys.path)
     if plugins or "TF_PLUGGABLE_DEVICE_LIBRARY_PATH" in os.environ:
@@ -29,9 +29,7 @@ def load() -> tuple[Any, Any, str]:
         assert package
         sys.modules["tensorflow"] = importlib.util.module_from_spec(package)
     from tensorflow.core.protobuf.config_pb2 import ConfigProto
-    from tensorflow.python import tf2
     from tensorflow.python.framework.versions import VERSION
     from tensorflow.python.training.server_lib import Server
 
-    tf2.enable()
     return Server, ConfigProto, VERSION
