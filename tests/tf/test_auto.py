@@ -31,14 +31,40 @@ def model():
     return keras.Model([x, ids], layers.Dense(2)(layers.Concatenate()(made)))
 
 
-def test_a_pipeline_trains_as_the_plain_model(cluster):
-    """Losses and weights to rounding, in micro-batches that the plan says."""
-    source = model()
-    options = {"towers": 1, "microbatches": 3, "schedule": "1f1b"}
-    plan = planned(source, cluster, **options)
-    assert_trains_as_plain(source, plan, [X, WORDS])
+def net():
+    """Branches side by side that the planner may put anywhere, and their merge."""
+    net = sn.Net("net")
+    x, ids = net.input("x", (WIDTH,)), net.input("words", (5,), dtype="int32")
+    body = [layers.Embedding(30, 4), layers.GlobalAveragePooling1D()]
+    branches = [net.branch("text", ids, body)]
+    for i, units in enumerate((4, 7)):
+        wide = layers.Dense(units, activation="relu")
+        branches.append(net.branch(f"b{i}", x, [wide, layers.Dense(3)]))
+    both = net.merge("both", branches, layers.Concatenate())
+    net.output(net.branch("head", both, layers.Dense(2)))
+    return net
 
-    assert plan.execution.microbatches == 3
+
+@pytest.mark.parametrize(
+    ("source", "fixed"),
+    [
+        (model, {"towers": 1, "microbatches": 3, "schedule": "1f1b"}),
+        (net, {"towers": 2, "microbatches": 3, "hosts": 2}),
+    ],
+)
+def test_every_strategy_trains_as_the_plain_model(source, fixed, cluster):
+    """Losses and weights to rounding, and an audit that rings for another plan."""
+    source, fixed = source(), dict(fixed)
+    if hosts := fixed.pop("hosts", 0):
+        cluster = four(cluster)
+    plan = planned(source, cluster, **fixed)
+    assert not hosts or set(plan.device_of.values()) == {d.name for d in cluster}
+    placed = assert_trains_as_plain(source, plan, [X, WORDS])
+
+    assert plan.execution.microbatches == fixed["microbatches"]
+    if hosts:
+        batch = [X[:BATCH], WORDS[:BATCH]], Y[:BATCH]
+        assert not sn.audit(placed, elsewhere(plan), batch).ok
 
 
 def planned(source, cluster, **fixed):
@@ -58,17 +84,24 @@ def assert_trains_as_plain(source, plan, x):
             made = one.fit(x, Y, batch_size=BATCH, shuffle=False, verbose=0)
             losses.append(made.history["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    whole = sn.unplace(placed)
-    assert not any("slice" in layer.name for layer in whole.layers)
-    for mine, its in zip(whole.get_weights(), plain.get_weights(), strict=True):
+    pairs = (one.get_weights() for one in (sn.unplace(placed), plain))
+    for mine, its in zip(*pairs, strict=True):
         np.testing.assert_allclose(mine, its, rtol=2e-5, atol=2e-6)
     audit().check()
+    return placed
 
 
 def four(cluster):
     """All devices as GPUs, on which two towers of two stages have room."""
     home = replace(cluster["cpu:0"], name="gpu:3", stand_in=True)
     return sn.Cluster((home, *cluster.of_kind("gpu")))
+
+
+def elsewhere(plan):
+    names = [device.name for device in plan.cluster]
+    turned = dict(zip(names, [*names[1:], names[0]]))
+    moved = (replace(p, device=turned[p.device]) for p in plan.placements)
+    return replace(plan, placements=tuple(moved))
 
 
 def wide_table():
@@ -137,8 +170,9 @@ def test_a_layer_that_fits_nowhere_is_split(make, x, fixed, cluster, tmp_path):
         fixed |= {"split": {largest.name: fixed["split"]}, "towers": 1}
     planned(model, tight, **fixed).save(tmp_path / "plan.json")
     plan, twin = sn.load_plan(tmp_path / "plan.json"), make()
-    assert_trains_as_plain(twin, plan, x)
+    placed = assert_trains_as_plain(twin, plan, x)
 
+    assert not any("slice" in layer.name for layer in sn.unplace(placed).layers)
     parts = [p.name for p in plan.graph.parts if "slice" in p.name]
     assert len({plan.device_of[name] for name in parts}) > 1
     counts = [one.count for one in plan.graph.towers.values()]

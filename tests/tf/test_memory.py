@@ -17,12 +17,12 @@ tf.config.threading.set_inter_op_parallelism_threads(1)
 profiler = tf.profiler.experimental
 here = sn.local_cluster()
 
-def blocks():
-    x = entry = keras.Input((64, 32))
-    mixed = layers.Attention()([x, x])
-    x = layers.LayerNormalization()(layers.Add()([x, mixed]))
-    for _ in range(16):
-        x = layers.Add()([x, layers.Dense(32)(layers.Dense(128, "gelu")(x))])
+def blocks(count):
+    x = entry = keras.Input((32, 128))
+    for _ in range(count):
+        mixed = layers.Attention()([x, x])
+        x = layers.LayerNormalization()(layers.Add()([x, mixed]))
+        x = layers.Add()([x, layers.Dense(128)(layers.Dense(512, "gelu")(x))])
     return keras.Model(entry, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
 
 def u_net():
@@ -59,11 +59,11 @@ def measure(name, model, batch, **how):
     planned = memory.total - memory.weights
     answer[name] = peak(placed, batch), planned
 
-deep = blocks()
-answer["plain"] = peak(deep, 64), 0
-measure("placed", deep, 64)
-measure("recomputed", deep, 64, recompute=True)
-measure("piped", deep, 64, microbatches=2, schedule="1f1b")
+deep = blocks(12)
+answer["plain"] = peak(deep, 32), 0
+measure("placed", deep, 32)
+measure("recomputed", deep, 32, recompute=True)
+measure("piped", deep, 32, microbatches=2, schedule="1f1b")
 measure("u_net", u_net(), 16)
 """
 

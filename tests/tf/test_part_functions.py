@@ -75,6 +75,20 @@ def test_two_calls_of_one_layer_with_state_do_not_wait(cluster):
     assert second not in ancestors([first])
 
 
+def test_gradients_run_where_the_forward_call_ran(cluster):
+    """Also of parts without weights, with an unknown batch and integer inputs."""
+    ids = keras.Input((3,), dtype="int32", name="ids")
+    flat = layers.Flatten(name="flat")(layers.Embedding(7, 4, name="rows")(ids))
+    twice = layers.Add(name="twice")([flat, flat])
+    model = keras.Model(ids, layers.Dense(1, name="head")(twice))
+    pins = {"rows": "gpu:0", "flat": "gpu:1", "twice": "gpu:2", "head": "cpu:0"}
+    models = pair(model, cluster, **pins)
+    fit(models, np.random.default_rng(0).integers(0, 7, (8, 3)))
+
+    for device in ("CPU:0", "CPU:1", "CPU:2", "CPU:3"):
+        assert [len(found) for found in calls(models[0], device)] == [1, 1]
+
+
 def change(model, how):
     dense = model.get_layer("dense")
     dense.trainable = how != "trainable"
