@@ -1,7 +1,6 @@
 """Lower bounds of a placement problem: no assignment has a smaller value.
 
-    critical path   longest chain of tasks, each on its fastest device, and the calls
-                    of the functions that it is cut into at least
+    critical path   longest chain of tasks, each on its fastest device
     work            all seconds (or bytes) shared by all devices, groups divisible
     program         mixed-integer program (HiGHS), stopped early; its dual bound
 
@@ -22,7 +21,6 @@ import numpy as np
 
 from splitnet.planner.engine.load_graph import Floats
 from splitnet.planner.problem import Problem, equivalent_devices
-from splitnet.simulator.units import CALLS
 
 _MOST_GROUPS, _MOST_NODES = 50, 300  # of the program, and of its branch and bound
 _MOST_COLUMNS = 4000  # of the linear program of the work bound
@@ -43,8 +41,7 @@ def lower_bound(
     if classes > 1 and count * classes <= _MOST_COLUMNS and found[1]:
         found.append(_Program(problem, cost, whole=False).relaxed())
     if objective == "latency":
-        path = CriticalPath(problem)
-        found.append(path.length([-1] * count) + path.calling_seconds())
+        found.append(CriticalPath(problem).length([-1] * count))
     best = max(found) * _SAFETY
     if hard and count <= _MOST_GROUPS:
         program = _Program(problem, cost, whole=True)
@@ -121,55 +118,16 @@ class CriticalPath:
     def length(self, device_of: Sequence[int]) -> float:
         """Seconds of the longest chain; -1 is the device of groups without one."""
         ends: list[float] = []
-        self.cause = [-1] * len(self.arcs)
         for task, arcs in enumerate(self.arcs):
             device, start = device_of[self.group[task]], 0.0
             for source, group, table, least in arcs:
                 other = device_of[group]
                 known = device >= 0 and other >= 0
-                end = ends[source] + (table[other][device] if known else least)
-                if end > start:
-                    start, self.cause[task] = end, source
+                copy = table[other][device] if known else least
+                start = max(start, ends[source] + copy)
             took = self.fastest[task] if device < 0 else self.seconds[device][task]
             ends.append(start + took)
-        longest = max(ends, default=0.0)
-        self.last = ends.index(longest) if ends else -1
-        return longest
-
-    def calling_seconds(self) -> float:
-        """What calling functions adds to the chain of the last length, at least.
-
-        Where nothing crosses, a chain is cut at seams; a crossing saves one cut at most
-        and takes the latency of a link.
-        """
-        step, rule = self.problem.step, self.problem.functions
-        known = any(edge.seconds is not None for edge in step.edges)
-        if rule is None or known or step.device_count < 2:
-            return 0.0
-        n, crossing = step.count, np.zeros(step.count + 1)
-        for edge in step.edges:
-            if edge.readers:
-                crossing[edge.source] += 1
-                crossing[max(edge.readers)] -= 1
-        seams = np.cumsum(crossing) <= 1
-        chain = [self.last]
-        while chain[-1] >= 0:
-            chain.append(self.cause[chain[-1]])
-        called = hops = 0
-        for first in (0, n):  # of forward, and of backward tasks
-            tasks = (t for t in chain if first <= t < first + n and self.fastest[t] > 0)
-            units = sorted(min(task, 2 * n - 1 - task) for task in tasks)
-            keys = rule.key[units]
-            hops += int(np.count_nonzero(keys[1:] == keys[:-1]))
-            size = found = 0
-            for unit, after in zip(units, [*units[1:], n + 1]):
-                size += 1
-                if size >= CALLS and seams[unit:after].any():
-                    found, size = found + 1, 0
-            called += max(found, bool(units))
-        links = np.array(step.latency)[~np.eye(step.device_count, dtype=bool)]
-        least = float(links.min())
-        return min(called * min(float(rule.part_seconds.min()), least), hops * least)
+        return max(ends, default=0.0)
 
 
 class _Program:

@@ -41,6 +41,7 @@ from splitnet.planner.engine.load_graph import (
     Ints,
     LoadGraph,
     contracted,
+    lists_of,
     rows_of,
 )
 from splitnet.simulator.event_loop import run_step
@@ -229,16 +230,14 @@ def is_contiguous(problem: Problem, place: Ints, contiguity: str) -> bool:
         return contiguity == "free" or device_line(problem, place) is not None
     forward = problem.forward
     where: list[int] = place[forward.group].tolist()
-    start, after = forward.successor_start.tolist(), forward.successors.tolist()
-    for device in set(where):
-        left = [False] * len(where)  # whether a path from the device leads there
-        for call in forward.order.tolist():
-            if where[call] == device or left[call]:
-                for reader in after[start[call] : start[call + 1]]:
-                    if where[reader] != device:
-                        left[reader] = True
-                    elif left[call]:
-                        return False
+    after = lists_of(forward.successor_start, forward.successors)
+    left = [0] * len(where)  # bits: the devices that a path to each call has left
+    for call in forward.order.tolist():
+        if left[call] >> where[call] & 1:
+            return False
+        for reader in after[call]:
+            hop = where[reader] != where[call]
+            left[reader] |= left[call] | hop << where[call]
     return True
 
 

@@ -43,21 +43,14 @@ from splitnet.planner.engine.load_graph import (
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import Records, Tasks, fields, records
 
-CONTIGUITIES = ("free", "convex", "pipeline")
-"""Sets of assignments: all; no device's forward calls are left and entered again;
-devices stand in a line that no forward edge goes back on."""
-
+# Steps of an event of the makespan, and of a run of it besides.
 STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
-"""Steps of an event of the makespan, and of a run of it besides."""
-
+# Of the proposals for a step, those that move something on the critical path; of all,
+# those that exchange two groups; of the others for a step, those that move blocks.
 _GUIDED, _SWAPS, _BLOCKS = 0.5, 0.1, 0.6
-"""Of the proposals for a step, those that move something on the critical path; of all,
-those that exchange two groups; of the others for a step, those that move blocks."""
-
-
+# The value of the best assignment so far, that of a step, the cut size, and the penalty
+# of too little memory.
 _NUMBERS = fields("", "best value cuts memory")
-"""The value of the best assignment so far, that of a step, the cut size, and the
-penalty of too little memory."""
 
 
 class State(NamedTuple):

@@ -1,6 +1,7 @@
 """Groups, nets and devices as flat arrays: what an assignment loads and crosses."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,12 @@ def rows_of(lists: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
     filled = [list(one) for one in lists]
     start = np.cumsum([0, *map(len, filled)]).astype(np.int64)
     return start, np.array([item for one in filled for item in one], np.int64)
+
+
+def lists_of(start: Ints, items: Ints) -> list[list[int]]:
+    """The inverse of `rows_of`."""
+    every = items.tolist()
+    return [every[first:end] for first, end in pairwise(start.tolist())]
 
 
 def owners(start: Ints) -> Ints:

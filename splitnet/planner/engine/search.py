@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from splitnet.core.plan import CONTIGUITIES
 from splitnet.planner.engine import annealing
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import random_state
@@ -61,26 +62,20 @@ from splitnet.planner.problem import (
     single_devices,
 )
 
-_STEPS_PER_PEAK = 50
-"""Steps per unit of a simulation with what devices hold."""
-
+_STEPS_PER_PEAK = 50  # and unit, of a simulation with what devices hold
+# Steps of a proposal, of a net of its group, and of a call whose path is followed.
 _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
-"""Steps of a proposal, of a net of its group, and of a call whose path is followed."""
-
+# Of bytes that peaks were above sums, after an assignment where they are less; where so
+# many times those have room, an assignment is taken to fit until the end.
 _KEPT, _ROOMY = 0.9, 2
-"""Of bytes that peaks were above sums, after an assignment where they are less; where
-so many times those have room, an assignment is taken to fit until the end."""
-
+# Best assignments that are kept; a turn has helped if its answer is a good one.
 _ELITE, _GOOD = 10, 3
-"""Best assignments that are kept; a turn has helped if its answer is a good one."""
-
+# List schedules to begin with; how often a turn goes on with the room that the peaks of
+# its answer need.
 _SCHEDULES, _CORRECTIONS = 10, 4
-"""List schedules to begin with; how often a turn goes on with the room that the peaks
-of its answer need."""
-
+# Of the turns, those with a new start; weight of the last turn in how often a kind of
+# turn has helped.
 _LEAST_NEW, _MOST_NEW, _RECENT = 0.1, 0.6, 0.2
-"""Of the turns, those with a new start; weight of the last turn in how often a kind of
-turn has helped."""
 
 
 class Incumbent(NamedTuple):
@@ -318,10 +313,8 @@ class _Search:
         room, fastest = here.graph.capacity_bytes, here.graph.seconds.min(axis=1).sum()
         limited = np.isfinite(room)
         shared = fastest / (int(limited.sum()) or len(room))  # by equal devices
-        rating, size = (
-            random.choice([0.0, 0.15, 0.3, 0.5]),
-            random.choice([0.3, 0.6, 1]),
-        )
+        rating = random.choice([0.0, 0.15, 0.3, 0.5])
+        size = random.choice([0.3, 0.6, 1])
         most = size * shared, 0.5 * room.max(initial=0.0, where=limited) or inf
         target = max(int(clusters), 2 * here.device_count)
         while (groups := here.group_count) > target:
@@ -369,16 +362,15 @@ class _Search:
         proposals, hot, cold = int(max(256, steps / each / 200)), self.hot, 0.002
         if tasks is not None:
             proposals, hot, cold = 8, hot / 12, 2e-5
-            state.numbers.best = state.numbers.value = (
-                makespan(tasks, place, inf) * penalty
-            )
+            value = makespan(tasks, place, inf) * penalty
+            state.numbers.best = state.numbers.value = value
             tasks.counted.events = 0
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers.best = state.load.max() * penalty
         line = device_line(problem, place) if self.contiguity == "pipeline" else None
         rules = annealing.Rules(
             *(steps, each, proposals, hot, cold, problem.cut_penalty),
-            annealing.CONTIGUITIES.index(self.contiguity),
+            CONTIGUITIES.index(self.contiguity),
             np.arange(problem.device_count) if line is None else line,
             problem.forward,
             np.zeros(len(problem.forward.group), np.bool_),
@@ -386,11 +378,10 @@ class _Search:
         spent = 0.0
         while spent < steps and budget.left:
             given, before = (graph, rules, state, spent, min(steps, spent + 2e4)), spent
-            spent = (
-                annealing.anneal_step(*given, tasks)
-                if tasks
-                else annealing.anneal_loads(*given)
-            )
+            if tasks is not None:
+                spent = annealing.anneal_step(*given, tasks)
+            else:
+                spent = annealing.anneal_loads(*given)
             budget.spend(spent - before)
         return state.best if state.numbers.best < inf else state.place
 

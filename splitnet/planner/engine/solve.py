@@ -27,23 +27,17 @@ from splitnet.planner.problem import (
     problem_of,
     single_devices,
 )
+from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.step_graph import step_graph
 
-OBJECTIVES = ("latency", "throughput", "memory")
-
-_ENTRIES = {"latency": "anneal_step", "throughput": "anneal_loads"}
-"""What a search for an objective compiles last."""
-
 _LOGGER = logging.getLogger("splitnet")
-
+# What a search for an objective compiles last.
+_ENTRIES = {"latency": "anneal_step", "throughput": "anneal_loads"}
+# Groups up to which a program gives the bound, and its share of the time.
 _PROGRAM_GROUPS, _PROGRAM_SHARE = 50, 0.2
-"""Groups up to which a program gives the bound, and its share of the time."""
-
+# Groups up to which branch and bound mostly ends, and up to which it is tried.
 _PROVEN_GROUPS, _TREE_GROUPS = 12, 40
-"""Groups up to which branch and bound mostly ends, and up to which it is tried."""
-
-_FIT_SECONDS = 1.0
-"""How much longer than the limit is searched if nothing fits."""
+_FIT_SECONDS = 1.0  # how much longer than the limit is searched if nothing fits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +111,7 @@ def solve(
     until_found: bool = False,
     enough: float = 0.0,
 ) -> Solution:
-    """The best assignment found for one of `OBJECTIVES`.
+    """The best assignment found for an objective.
 
     It is minimised times 1 + cut penalty x cut size. The same problem, seed and effort
     give the same answer unless the clock ends the search.
@@ -125,7 +119,7 @@ def solve(
     Args:
         problem: What to place.
         objective: What to minimise.
-        contiguity: "free" (or None), "convex" or "pipeline".
+        contiguity: One of `core.plan.CONTIGUITIES`; None is "free".
         time_limit: Seconds, without loading or compiling the search.
         effort: Steps of about a microsecond; those of the time limit by default.
         seed: Of the random numbers.
@@ -133,8 +127,8 @@ def solve(
         on_progress: Called with the fraction done and the best value so far.
         prove: Whether to look for a lower bound, which is 0 otherwise.
         until_found: Any assignment that keeps the constraints will do.
-        enough: All on one device, without transfers, will do if its value is no more
-            than this fraction above the lower bound.
+        enough: All on one device, without transfers, will do if its value, without the
+            calls of functions, is no more than this fraction above the lower bound.
     """
     groups, shape = problem.group_count, contiguity or "free"
     seconds = time_limit * (1.0 - _PROGRAM_SHARE * (groups <= _PROGRAM_GROUPS))
@@ -159,8 +153,11 @@ def solve(
                 p for p in single_devices(problem) if not cut_size(problem.graph, p)
             ]
             place = min(alone, key=judge, default=place)
-            bound = lower_bound(problem, objective)
-            if alone and judge(place) <= bound * (1 + enough):
+            bound, value = lower_bound(problem, objective), judge(place)
+            if objective == "latency" and value < inf:
+                devices = place[problem.group_of_unit].tolist()
+                value = run_step(problem.step, devices).seconds
+            if alone and value <= bound * (1 + enough):
                 algorithm = "comparison with the bound"
                 return solution()
         known = any(judge(start) < inf for start in given)

@@ -18,22 +18,23 @@ import numpy as np
 
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import RandomState, entry, uniform
-from splitnet.planner.engine.load_graph import Bools, Floats, Ints, LoadGraph, owners
+from splitnet.planner.engine.load_graph import (
+    Bools,
+    Floats,
+    Ints,
+    LoadGraph,
+    lists_of,
+    owners,
+)
 from splitnet.planner.engine.tasks import root_of
 from splitnet.planner.problem import Problem, contract
 
-_NOISE = 0.5
-"""Of the cost of an edge."""
-
+_NOISE = 0.5  # of the cost of an edge
+# Steps of a pin for one sort of device, and of a cell of the dynamic program.
 _STEPS_PER_PIN, _STEPS_PER_CELL = 0.05, 0.002
-"""Steps of a pin for one sort of device, and of a cell of the dynamic program."""
-
-_DEPTHS = 0.5, 0.9, 0.97, 1.0
-"""How often an order goes on with the group that became ready last."""
-
+_DEPTHS = 0.5, 0.9, 0.97, 1.0  # how often what became ready last is next in an order
+# Of the dynamic program: sets of devices used, those times blocks twice, and blocks.
 _MOST_STATES, _MOST_CELLS, _MOST_BLOCKS = 10_000, 20_000_000, 600
-"""Size of the dynamic program: sets of devices used, those times blocks twice, and
-blocks."""
 
 
 def member_of(cluster: Ints, count: int, values: Ints) -> Ints:
@@ -130,7 +131,7 @@ def random_order(
     """
     waits, depth = np.diff(graph.predecessor_start), random.choice(_DEPTHS)
     bound = (waits > 0) | (np.diff(graph.successor_start) > 0)
-    start, after = graph.successor_start.tolist(), graph.successors.tolist()
+    after = lists_of(graph.successor_start, graph.successors)
     at = (np.zeros_like(waits) if stage is None else stage).tolist()
     left, order = waits.tolist(), list[int]()
     deep, noise = random.random((2, len(waits))).tolist()
@@ -140,7 +141,7 @@ def random_order(
     while ready:
         s, _, _, u = heappop(ready)
         order.append(u)
-        for v in after[start[u] : start[u + 1]]:
+        for v in after[u]:
             left[v] -= 1
             if not left[v]:
                 turn = -len(order) if deep[v] < depth else -len(left) * noise[v]
@@ -303,10 +304,9 @@ def list_schedule(
     copies *= float(random.choice([0.5, 1.0, 2.0]))
     seconds = graph.seconds.min(axis=1) + copies
     path = (seconds * (1.0 + 0.5 * noise * random.random(groups))).tolist()
-    start, after = graph.successor_start.tolist(), graph.successors.tolist()
+    after = lists_of(graph.successor_start, graph.successors)
     for u in reversed(random_order(graph, random).tolist()):
-        behind = (path[v] for v in after[start[u] : start[u + 1]])
-        path[u] += max(behind, default=0.0)
+        path[u] += max((path[v] for v in after[u]), default=0.0)
     order, place = np.argsort(-np.array(path), kind="stable"), np.full(groups, -1)
     ends = np.zeros(groups), np.zeros(devices), np.zeros(devices)
     schedule(graph, order, copies, noise, place, *ends, state)

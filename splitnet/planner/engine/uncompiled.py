@@ -22,6 +22,7 @@ from splitnet.planner.engine.load_graph import (
     bytes_per_device,
     cut_size,
     is_allowed,
+    lists_of,
     owners,
 )
 from splitnet.planner.problem import (
@@ -31,15 +32,13 @@ from splitnet.planner.problem import (
     single_devices,
 )
 
-_STEPS = 1_000_000
-"""How long a search may take; it ends early if it comes forward too slowly for that."""
-
-_FEW_GROUPS = 12
-"""Groups up to which it goes on as long as nothing fits."""
-
-
-def _lists(start: Ints, items: Ints) -> list[list[int]]:
-    return [row.tolist() for row in np.split(items, start[1:-1])]
+# How long a tree is searched, which ends early if it comes forward too slowly for that;
+# groups up to which it goes on as long as nothing fits.
+_STEPS, _FEW_GROUPS = 1_000_000, 12
+# How often the room is corrected by the peaks, a simulation each; steps for that.
+_ROUNDS, _ROUND_STEPS = 12, 200_000
+# Groups for which the fullest device is made as empty as possible; steps for that.
+_MOST_BALANCED, _BALANCED_STEPS = 100, 50_000
 
 
 class BranchAndBound:
@@ -63,9 +62,9 @@ class BranchAndBound:
         cost = cost_per_device(problem, objective)
         self.cost: list[list[float]] = cost.tolist()
         self.allowed = [np.flatnonzero(row).tolist() for row in graph.allowed]
-        self.apart = _lists(graph.apart_start, graph.apart)
+        self.apart = lists_of(graph.apart_start, graph.apart)
         pays = graph.net_seconds * (objective == "throughput")
-        pins, pays = _lists(graph.net_start, graph.net_pins), pays[:, graph.kind]
+        pins, pays = lists_of(graph.net_start, graph.net_pins), pays[:, graph.kind]
         self.nets = list(zip(pins, graph.net_weight.tolist(), pays.tolist()))
         self.path = CriticalPath(problem) if objective == "latency" else None
         self.equal = equivalent_devices(problem)
@@ -145,13 +144,6 @@ class BranchAndBound:
         return value * (1 + self.problem.cut_penalty * cuts)
 
 
-_ROUNDS, _ROUND_STEPS = 12, 200_000
-"""How often the room is corrected by the peaks, a simulation each; steps for that."""
-
-_MOST_BALANCED, _BALANCED_STEPS = 100, 50_000
-"""Groups for which the fullest device is made as empty as possible; steps for that."""
-
-
 def packed(problem: Problem, budget: Budget) -> Ints | None:
     """Groups in running order on the fastest devices; None if one device has room.
 
@@ -163,7 +155,7 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
     if np.all(problem.simulated(best)[1] <= capacity):
         return None
     groups, least, each = problem.group_count, inf, 30 * len(problem.group_of_unit)
-    after = _lists(graph.successor_start, graph.successors)
+    after = lists_of(graph.successor_start, graph.successors)
     order = running_order(after)
     order += sorted(set(range(groups)) - set(order))  # those on a cycle
     for balanced in (False, True)[: 1 + (groups <= _MOST_BALANCED)]:

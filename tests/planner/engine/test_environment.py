@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.engine.load_graph import cut_size
-from splitnet.planner.engine.solve import OBJECTIVES, solve, value_of
+from splitnet.planner.engine.solve import solve, value_of
 from splitnet.planner.problem import single_devices
 from tests.planner.engine.problems import random_loads, step_problem
 
@@ -27,7 +28,8 @@ INTERPRETED = """
 import os
 os.environ["NUMBA_DISABLE_JIT"] = "1"
 from tests.planner.engine.problems import step_problem
-from splitnet.planner.engine.solve import OBJECTIVES, solve
+from splitnet.core.plan import OBJECTIVES
+from splitnet.planner.engine.solve import solve
 for objective, contiguity in zip(OBJECTIVES, ("free", "convex", "pipeline")):
     given = {"contiguity": contiguity, "effort": 500, "prove": False}
     found = solve(step_problem(41, 4), objective=objective, **given)
@@ -37,7 +39,8 @@ for objective, contiguity in zip(OBJECTIVES, ("free", "convex", "pipeline")):
 WITHOUT_NUMBA = """
 import sys
 from splitnet.core.cluster import Cluster
-from splitnet.planner.engine.solve import OBJECTIVES, solve
+from splitnet.core.plan import OBJECTIVES
+from splitnet.planner.engine.solve import solve
 from splitnet.planner.planner import find_plan
 from tests.planner.engine.problems import chain_graph, step_problem
 for objective in OBJECTIVES:
