@@ -107,8 +107,7 @@ def compare_strategies(
         if cluster is not None or options:
             fault = "compare_strategies(plan) takes nothing else."
             raise DeclarationError(f"{fault} Give its source to compare with others.")
-        known = source.verdict and source.verdict.strategies
-        return known or compare_plan(source)
+        return source.verdict.strategies or compare_plan(source)
     from splitnet.planner.strategies.auto import strategies_of
 
     chosen = PlanOptions(**{"strategy": "auto", **options})

@@ -261,9 +261,8 @@ class _Comparison:
         for (part, phase, _), count in times.items():
             most[part, phase] = max(most[part, phase], count)
         back = {part: n for (part, phase), n in most.items() if phase == "backward"}
-        return max(
-            [1, *(n // (most[part, "forward"] or n) for part, n in back.items())]
-        )
+        passes = (n // (most[part, "forward"] or n) for part, n in back.items())
+        return max([1, *passes])
 
     def _planned_bytes(self) -> Counter[_Route]:
         """By link and kind, for the batch that was seen, in its micro-batches."""

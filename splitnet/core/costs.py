@@ -12,12 +12,11 @@ single layers in TensorFlow 2.21 on two cores.
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from splitnet.core.checks import Amount, Positive, Rate, Seconds
 from splitnet.core.cluster import Cluster, Device, Link
@@ -58,21 +57,13 @@ def _class_of(kind: str) -> str:
     return next(name for name, one in _CLASSES.items() if re.fullmatch(one.kinds, kind))
 
 
-Key = TypeVar("Key")
-
-
-def _inverted(table: Mapping[Key, str]) -> dict[str, Key]:
-    return {name: key for key, names in table.items() for name in names.split()}
-
-
-_KINDS_BY_KERNELS = {
-    14: "MultiHeadAttention GroupedQueryAttention",
-    8: "GroupNormalization",
-    6: "AdditiveAttention LayerNormalization",
-    4: "Attention",
-    2: "BatchNormalization Dropout",
+_KERNELS = {
+    **dict.fromkeys(["MultiHeadAttention", "GroupedQueryAttention"], 14),
+    "GroupNormalization": 8,
+    **dict.fromkeys(["AdditiveAttention", "LayerNormalization"], 6),
+    "Attention": 4,
+    **dict.fromkeys(["BatchNormalization", "Dropout"], 2),
 }
-_KERNELS = _inverted(_KINDS_BY_KERNELS)
 """Kernels of a forward pass where they are more than those of the class."""
 
 _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
@@ -103,15 +94,15 @@ def _estimate(call: Call, device: Device, flops: float, times: int) -> float:
     return max(computing, moving) + times * launches * device.call_seconds
 
 
-# Copies of each weight that Keras' optimizers keep beside it (keras/src/optimizers).
+# Those that keep 0, 1, 2 and 3 copies of each weight beside it (keras/src/optimizers).
 # Adafactor keeps a row and a column per matrix instead, which rounds to nothing.
-_OPTIMIZERS_BY_SLOTS = {
-    0: "sgd adafactor",
-    1: "momentum sgd+momentum rmsprop adagrad lion",
-    2: "adam adamw adamax nadam lamb rmsprop+momentum adadelta ftrl muon",
-    3: "amsgrad",
-}
-OPTIMIZER_SLOTS = _inverted(_OPTIMIZERS_BY_SLOTS)
+_OPTIMIZERS = (
+    "sgd adafactor",
+    "momentum sgd+momentum rmsprop adagrad lion",
+    "adam adamw adamax nadam lamb rmsprop+momentum adadelta ftrl muon",
+    "amsgrad",
+)
+OPTIMIZER_SLOTS = {n: k for k, its in enumerate(_OPTIMIZERS) for n in its.split()}
 
 
 def optimizer_name(optimizer: object) -> str:

@@ -251,7 +251,7 @@ class Plan:
     contiguity: str | None = None
     ended_by_clock: bool = False
     costs: CostModel = field(default_factory=Costs)
-    verdict: Verdict | None = None
+    verdict: Verdict = None  # type: ignore[assignment]  # only while planning
     reused: Mapping[str, str] = field(default_factory=dict)
     execution: Execution = Execution()
 
@@ -316,10 +316,9 @@ class Plan:
         used = list(dict.fromkeys(self.device_of.values()))
         devices = ", ".join(used[:6]) + (" ..." if len(used) > 6 else "")
         runs = f"{self.execution}, " if str(self.execution) else ""
-        head = (
-            f"<Plan of {self.graph.name!r}: {len(self.placements)} parts on {devices}"
-        )
-        return f"{head}, {runs}{format_seconds(self.seconds)} a step>"
+        parts = f"{len(self.placements)} parts on {devices}"
+        step = f"{runs}{format_seconds(self.seconds)} a step"
+        return f"<Plan of {self.graph.name!r}: {parts}, {step}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ _hints = cache(get_type_hints)
 
 @contextmanager
 def _file(
-    act: str, path: str | Path, error: type[SplitnetError] = PlanFileError
+    act: str, path: str | os.PathLike[str], error: type[SplitnetError] = PlanFileError
 ) -> Iterator[None]:
     """Raise what goes wrong in this block as an `error` that names the file."""
     try:
@@ -167,7 +167,7 @@ def write_json(values: object, path: str | Path, what: str) -> None:
     write_bytes(content, path, what)
 
 
-def write_bytes(content: bytes, path: str | Path, what: str) -> None:
+def write_bytes(content: bytes, path: str | os.PathLike[str], what: str) -> Path:
     """Write a file atomically: a new file beside it takes its place.
 
     Mode and link are kept; no half of a file is seen, or left behind if this fails.
@@ -191,6 +191,7 @@ def write_bytes(content: bytes, path: str | Path, what: str) -> None:
         finally:  # nothing is left beside, even when interrupted
             with suppress(OSError):
                 beside.unlink()
+    return Path(path)
 
 
 def load_cluster(path: str | Path) -> Cluster:

@@ -81,10 +81,6 @@ class Settings:
     def __iter__(self) -> Iterator[Setting]:
         return iter(self.all.values())
 
-    def of(self, name: str) -> Setting:
-        """One setting with its origin."""
-        return self.all[name]
-
 
 def resolve(
     code: Mapping[str, object], environ: Mapping[str, str], folder: Path

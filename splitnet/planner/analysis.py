@@ -48,7 +48,7 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
     device = min(single, key=single.__getitem__, default=None)
     value = None if device is None else single[device]
     advice = tuple(_advice(plan, evaluator))
-    bare = replace(plan, verdict=None)
+    bare = replace(plan, verdict=None)  # type: ignore[arg-type]  # a verdict has none
     verdict = Verdict(bare, device, value, advice, strategies, comparable)
     return replace(plan, verdict=verdict)
 

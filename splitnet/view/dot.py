@@ -217,12 +217,11 @@ def _header_rows(
     totals.append(words if count else "no transfers")
     if plan.fallbacks:
         totals.append(counted(len(plan.fallbacks), "fallback"))
-    fits = plan.verdict is None or not plan.verdict.overfull
-    said = plan.verdict.headline if plan.verdict else facts.verdict_lines(plan)[0]
-    verdict = shortened(said, int(width / 5))
+    fits, verdict = not plan.verdict.overfull, plan.verdict.headline
     yield Line(shortened(plan.graph.name, int(width / 9)), 15, bold=True)
     yield Line(" · ".join(totals), 11)
-    yield Line(verdict, 11, INK if fits else ALARM, bold=not fits)
+    color = INK if fits else ALARM
+    yield Line(shortened(verdict, int(width / 5)), 11, color, bold=not fits)
     yield Line(facts.bottleneck_text(plan), 11)
     if audit is not None:
         color = INK if audit.ok else ALARM

@@ -176,13 +176,6 @@ def algorithm_text(plan: Plan) -> str:
     return f"{said}; runs {plan.execution}" if str(plan.execution) else said
 
 
-def verdict_lines(plan: Plan) -> list[str]:
-    """Whether the plan is worth it, in the first line; then the bound and advice."""
-    if plan.verdict is None:
-        return [" ".join(objective_text(plan))]
-    return str(plan.verdict).splitlines()
-
-
 def audit_text(audit: Audit) -> str:
     """Whether all is as planned, or how many findings are not."""
     found = counted(len(audit.findings), "finding")

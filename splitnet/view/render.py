@@ -82,23 +82,19 @@ def draw(
             timeline another, such as the measured one, drawn below on the same scale.
         dpi: dots per inch of a png; 192 for print.
 
-    Returns:
-        The path written.
-
     Raises:
         SplitnetError: the suffix or the thing cannot be drawn, the file cannot be
             written, or Graphviz is missing.
     """
-    path = Path(path)
-    kind = path.suffix.lower().removeprefix(".")
+    kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in _FORMATS:
         raise SplitnetError(
             f"cannot draw to {os.fspath(path)!r}: "
             + (f"the suffix .{kind} is unknown. " if kind else "it has no suffix. ")
             + f"Allowed: {', '.join('.' + name for name in _FORMATS)}."
         )
-    write_bytes(picture(thing, kind, other=other, dpi=dpi), path, "picture")
-    return path
+    made = picture(thing, kind, other=other, dpi=dpi)
+    return write_bytes(made, path, "picture")
 
 
 def picture(

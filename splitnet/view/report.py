@@ -46,14 +46,9 @@ def report(
         thing: a plan, or an audit, whose plan and findings are then shown.
         path: the file, usually "report.html".
         measured: the step as it ran; drawn below the planned one, on the same scale.
-
-    Raises:
-        SplitnetError: the thing is neither a plan nor an audit, or the file cannot be
-            written.
     """
     page = report_html(thing, measured=measured)
-    write_bytes(page.encode(), Path(path), "report")
-    return Path(path)
+    return write_bytes(page.encode(), path, "report")
 
 
 def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str:
@@ -77,10 +72,10 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
         name=clean(plan.graph.name),
         verdict=[
             clean(line)
-            for line in (*facts.verdict_lines(plan), facts.bottleneck_text(plan))
+            for line in (*str(plan.verdict).splitlines(), facts.bottleneck_text(plan))
             if not line.startswith("strategies: ")  # they are bars
         ],
-        worth=plan.verdict is None or plan.verdict.worth_distributing,
+        worth=plan.verdict.worth_distributing,
         figures=[
             facts.objective_text(plan),
             ("batch", str(plan.batch)),
@@ -108,7 +103,7 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
 
 def _strategies(plan: Plan) -> list[tuple[Strategy, list[tuple[str, float]]]]:
     """Each strategy with its time, memory and bytes, as shares of the largest."""
-    compared = plan.verdict.strategies if plan.verdict is not None else None
+    compared = plan.verdict.strategies
     every = compared.all if compared is not None else ()
     columns = [(x.seconds, x.peak_bytes, x.copied_bytes) for x in every]
     most = [max(column) or 1 for column in zip(*columns)]

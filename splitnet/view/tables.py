@@ -52,12 +52,9 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
     """Write a plan, an audit or a cluster as text; print nothing.
 
     A plan's table begins with the verdict; then come its devices, its branches with
-    their memory and time per step, the largest transfers, and fallbacks.
-
-    Args:
-        thing: what to write.
-        width: columns; None takes the terminal's, or 80 where there is none. From 110
-            columns on, memory and time are broken down.
+    their memory and time per step, the largest transfers, and fallbacks. `width` counts
+    columns; None takes the terminal's, or 80 where there is none. From 110 columns on,
+    memory and time are broken down.
     """
     columns = max(_terminal_width() if width is None else width, _LEAST_WIDTH)
     lines: list[str] = []
@@ -65,7 +62,7 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
         title = f"batch {thing.batch}, {' '.join(facts.objective_text(thing))}"
         lines = [
             f"{shortened(thing.graph.name, columns // 2)}: {title}",
-            *facts.verdict_lines(thing),
+            *str(thing.verdict).splitlines(),
             facts.bottleneck_text(thing),
             facts.algorithm_text(thing),
         ]
@@ -260,11 +257,7 @@ def chart(timeline: Timeline, *, width: Width | None = None) -> str:
     """Write a timeline as text: a lane per device, a letter per interval.
 
     F is forward, B backward, U update; a dot is idle; `~` marks the devices that a
-    transfer leaves or reaches while they are idle.
-
-    Args:
-        timeline: what to write.
-        width: columns of a line; None takes the terminal's, or 80 where there is none.
+    transfer leaves or reaches while they are idle. `width` is as in `table`.
     """
     columns = _terminal_width() if width is None else width
     whole = timeline.seconds

@@ -331,9 +331,6 @@ def trace(
     A process per host, with a row per device and per link, and a curve of bytes in use
     per device. `measured`, a timeline of the same step as it ran, has processes of its
     own beside the planned ones.
-
-    Raises:
-        SplitnetError: the file cannot be written.
     """
     timelines = {"planned": thing.timeline if isinstance(thing, Plan) else thing}
     timelines |= {"measured": measured} if measured is not None else {}
@@ -349,8 +346,7 @@ def trace(
             events += (its | event for event in _trace_events(timeline, devices))
     whole = {"displayTimeUnit": "ms", "otherData": {"made_by": "splitnet"}}
     text = json.dumps(whole | {"traceEvents": events}, indent=0)
-    write_bytes(text.encode(), Path(path), "trace")
-    return Path(path)
+    return write_bytes(text.encode(), path, "trace")
 
 
 def _trace_events(

@@ -29,7 +29,7 @@ def test_settings_code_beats_environment_beats_file(settled):
     settings = settled({"cpu_threads": 3}, environ, file)
 
     assert [
-        (settings[n], settings.of(n).origin)
+        (settings[n], settings.all[n].origin)
         for n in ("cpu_threads", "inter_op_threads", "cpu_devices")
     ] == [(3, "code"), (2, "environment"), (1, "file")]
 
@@ -102,7 +102,7 @@ def test_contradictions_between_origins_are_won_by_the_stronger(settled):
 
     assert settings["memory_growth"] is None
     assert settings["memory_limit"] == off["memory_limit"] == 4 * 2**30
-    assert "memory_limit of the code" in settings.of("memory_growth").source
+    assert "memory_limit of the code" in settings.all["memory_growth"].source
     assert off["memory_growth"] is False
 
 

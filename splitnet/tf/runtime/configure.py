@@ -184,7 +184,7 @@ def idle_settings(settings: Settings, names: Container[str]) -> list[str]:
 
 def _said(settings: Settings, name: str) -> str:
     """A setting as it was given and where: "memory_limit=4096 (splitnet.toml)"."""
-    return f"{name}={settings[name]} ({settings.of(name).source})"
+    return f"{name}={settings[name]} ({settings.all[name].source})"
 
 
 def cpu_devices() -> int:

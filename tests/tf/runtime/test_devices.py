@@ -81,7 +81,7 @@ def told(tmp_path_factory):
         answer["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
         answer["soft"] = tf.config.get_soft_device_placement()
         answer["omp"] = os.environ["OMP_NUM_THREADS"]
-        answer["origin"] = settings.of("cpu_threads").origin
+        answer["origin"] = settings.all["cpu_threads"].origin
         answer["started by configuring"] = started()
         answer["no such gpu"] = said(lambda: sn.configure(visible="7"))
         answer["forgotten"] = sn.configure()["visible"]
