@@ -13,13 +13,7 @@ from splitnet.core.costs import costs_of
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.net import Net
-from splitnet.core.plan import (
-    NESTED,
-    Plan,
-    PlanOptions,
-    ScoreOptions,
-    StrategyComparison,
-)
+from splitnet.core.plan import Plan, PlanOptions, ScoreOptions, StrategyComparison
 
 if TYPE_CHECKING:
     import keras
@@ -208,7 +202,7 @@ def largest_batch(
     optimizer: Any = "adam",
     training: bool = True,
     most: Positive = 1 << 20,
-    nested: Annotated[str, NESTED] = "expand",
+    nested: str = "expand",
 ) -> int:
     """The largest batch that fits the memories; 0 if not even one sample does.
 

@@ -111,9 +111,8 @@ class PlacementCallback(keras.callbacks.Callback):
             plugin, tensor = "text", tf.constant(block)
         else:
             plugin, tensor = "scalars", tf.constant(value, tf.float32)
-        metadata = tf.compat.v1.SummaryMetadata(
-            plugin_data={"plugin_name": plugin}, display_name=tag
-        )
+        kind = {"plugin_name": plugin}
+        metadata = tf.compat.v1.SummaryMetadata(plugin_data=kind, display_name=tag)
         with self._writer.as_default(), tf.device("/device:CPU:0"):
             tf.summary.write(tag, tensor, step=step, metadata=metadata)
         self._writer.flush()

@@ -147,10 +147,8 @@ def _machine_of(options: Table) -> sn.Cluster | None:
             say("figures of typical GPUs are assumed; name yours: --preset A100")
         return sn.Cluster.of(*filter(str.strip, names.split(",")), **figures)
     if any(figures.values()):
-        raise sn.DeviceError(
-            "--preset, --memory and --link belong to --gpus or to a list: "
-            "--cluster '2*gpu,cpu'."
-        )
+        where = "belong to --gpus or to a list: --cluster '2*gpu,cpu'."
+        raise sn.DeviceError(f"--preset, --memory and --link {where}")
     return local_devices(stand_ins) if stand_ins else file and sn.Cluster.load(file)
 
 
@@ -166,17 +164,14 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
         return *load_source(target, **how, empty=empty), None, search
     held = load_json(target, "file", lambda values: _held(values, target))
     if options["batch"] is not None:
-        raise sn.DeclarationError(
-            f"{target!r} has its own batch; leave --batch out, or name the program of "
-            "the model."
-        )
+        hint = "leave --batch out, or name the program of the model."
+        raise sn.DeclarationError(f"{target!r} has its own batch; {hint}")
     machine = _machine_of(options)
     if isinstance(held, sn.Plan):
         return held.graph, machine or held.cluster, held, search
     if machine is not None:
-        raise sn.DeviceError(
-            "a workload file includes its machine; leave --cluster out."
-        )
+        hint = "leave --cluster out."
+        raise sn.DeviceError(f"a workload file includes its machine; {hint}")
     return *held, held, {"objective": "throughput"} | search  # as the benchmark
 
 
@@ -189,10 +184,8 @@ def _held(values: Any, target: str) -> Any:
         return plan_from_dict(values)
     if found & {"nodes", "maxFPGAs"}:
         return workload_of(values, name=Path(target).stem)
-    raise sn.PlanFileError(
-        "it is neither a plan nor a workload: it has none of the fields "
-        "'splitnet_plan', 'nodes'."
-    )
+    why = "it has none of the fields 'splitnet_plan', 'nodes'."
+    raise sn.PlanFileError(f"it is neither a plan nor a workload: {why}")
 
 
 def load_source(
@@ -204,10 +197,8 @@ def load_source(
     `empty`, weights of a model that a function builds get no memory.
     """
     if target.endswith(".json"):
-        raise sn.DeclarationError(
-            f"this command runs a model, and the JSON file {target!r} has none; name "
-            "the model or its program."
-        )
+        fault = f"this command runs a model, and the JSON file {target!r} has none"
+        raise sn.DeclarationError(f"{fault}; name the model or its program.")
     saved = target.endswith((".keras", ".h5"))
     place, _, name = (target, "", "") if saved else target.rpartition(":")
     if not saved and not (place and name.isidentifier()):
@@ -237,14 +228,12 @@ def load_source(
         more = "".join(traceback.format_tb(error.__traceback__)[-3:])
         if saved:
             more = "For a model with layers of its own, name its program: file.py:name."
-        raise sn.DeclarationError(
-            f"{target!r} raised {type(error).__name__}: {error}\n{more}"
-        ) from None
+        raised = f"{target!r} raised {type(error).__name__}: {error}"
+        raise sn.DeclarationError(f"{raised}\n{more}") from None
     if not isinstance(value, kinds):
-        raise sn.DeclarationError(
-            f"{target!r} is neither a Net, a Keras model nor a Graph, nor a function "
-            f"without arguments that returns one. Found: {type(value).__name__}."
-        )
+        wanted = "a Net, a Keras model nor a Graph, nor a function without arguments"
+        found = f"that returns one. Found: {type(value).__name__}."
+        raise sn.DeclarationError(f"{target!r} is neither {wanted} {found}")
     return value, cluster
 
 

@@ -197,9 +197,8 @@ def launch(
         variables |= {"CLIENT": f"{name}-client.{name}:2222"}
     template, start = _ENGINES[engine]
     how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    environment = Environment(
-        loader=PackageLoader("splitnet.cli"), undefined=StrictUndefined, **how
-    )
+    loader = PackageLoader("splitnet.cli")
+    environment = Environment(loader=loader, undefined=StrictUndefined, **how)
     environment.filters |= {"quote": shlex.quote, "json": json.dumps}
     text = environment.get_template(template).render(
         name=name,

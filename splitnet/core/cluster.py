@@ -104,14 +104,11 @@ class Device:
             known = ", ".join(PRESETS)
             raise DeviceError(f"there is no preset {preset!r}. Known: {known}.")
         *usual, half_speed = PRESETS[preset]
+        units = {"memory": "B", "speed": "FLOP/s", "bandwidth": "B/s", "overhead": "s"}
+        given = zip(units.items(), (memory, speed, bandwidth, overhead), usual)
         size, flops, moved, call = (
             parse_quantity(figure if own is None else own, f"{what} of {name}", unit)
-            for what, own, figure, unit in (
-                ("memory", memory, usual[0], "B"),
-                ("speed", speed, usual[1], "FLOP/s"),
-                ("bandwidth", bandwidth, usual[2], "B/s"),
-                ("overhead", overhead, usual[3], "s"),
-            )
+            for (what, unit), own, figure in given
         )
         target = tensorflow_name(name) if target is None else target
         half_speed = half_speed if speed is None else 2.0

@@ -234,10 +234,8 @@ class Net:
         self._check_name(name, "a branch")
         if kind != "input":
             self._refs(inputs, f"{kind} {name!r}")
-        near, apart = (
-            self._names(refs, f"branch {name!r}: {word}=")
-            for word, refs in (("near", near), ("apart", apart))
-        )
+        near = self._names(near, f"branch {name!r}: near=")
+        apart = self._names(apart, f"branch {name!r}: apart=")
         its = str(name), kind, inputs, body, self._preferences(name, on)
         branch = Branch(*its, near, apart, _line(), **more)
         self.branches.append(branch)

@@ -223,10 +223,8 @@ def in_pieces(graph: Graph, kept: Collection[str]) -> tuple[Graph, list[str]]:
         name += "_towers"
     levels = sorted({level[call] for call in order if not stays[call]})
     names = {n: f"{name}_{n}" for n in levels[:-1]} | dict.fromkeys(levels[-1:], name)
-    calls = (
-        c if stays[c.name] else replace(c, part=names[level[c.name]])
-        for c in graph.calls
-    )
+    part = {call: names[level[call]] for call in order if not stays[call]}
+    calls = (replace(c, part=part.get(c.name, c.part)) for c in graph.calls)
     parts = [replace(p, near=(), apart=()) for p in graph.parts if p.name in still]
     parts += [Part(one, "towers") for one in names.values()]
     made = replace(graph, calls=tuple(calls), parts=tuple(parts))

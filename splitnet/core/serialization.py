@@ -105,9 +105,8 @@ def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
     elif isinstance(value, dict | list) and depth >= _MOST_DEPTH:
         yield f"{path}: nested too deeply"
     elif isinstance(value, dict | list):
-        for key, inner in (
-            value.items() if isinstance(value, dict) else enumerate(value)
-        ):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
             step = f"[{key}]" if isinstance(key, int) else f".{key}"
             yield from _value_faults(key, f"{path} (a key)")
             yield from _value_faults(inner, f"{path}{step}".lstrip("."), depth + 1)

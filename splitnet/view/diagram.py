@@ -287,9 +287,7 @@ def fold(
 
 def _repeats(children: list[Block], look: Mapping[str, Hashable]) -> list[Block]:
     """Join what repeats, from each place the pattern that covers most."""
-    looks = [
-        (child.times, [look[name] for name in child.members]) for child in children
-    ]
+    looks = [(one.times, [look[name] for name in one.members]) for one in children]
     found: list[Block] = []
     at = 0
     while at < len(children):

@@ -73,11 +73,8 @@ def part_facts(plan: Plan) -> dict[str, PartFacts]:
     homes: Counter[str] = Counter()
     for weight, parts in graph.parts_of_weights.items():
         homes.update(dict.fromkeys(parts[:1], graph.weight[weight].bytes))
-    leaving = {
-        t.source
-        for t in graph.tensors
-        if graph.call[t.source].part != graph.call[t.target].part
-    }
+    owner = {call.name: call.part for call in graph.calls}
+    leaving = {t.source for t in graph.tensors if owner[t.source] != owner[t.target]}
     fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
     facts = {}
     for part in graph.parts:

@@ -88,11 +88,9 @@ def draw(
     """
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in _FORMATS:
-        raise SplitnetError(
-            f"cannot draw to {os.fspath(path)!r}: "
-            + (f"the suffix .{kind} is unknown. " if kind else "it has no suffix. ")
-            + f"Allowed: {', '.join('.' + name for name in _FORMATS)}."
-        )
+        fault = f"the suffix .{kind} is unknown" if kind else "it has no suffix"
+        known = ", ".join(f".{name}" for name in _FORMATS)
+        raise SplitnetError(f"cannot draw to {str(path)!r}: {fault}. Allowed: {known}.")
     made = picture(thing, kind, other=other, dpi=dpi)
     return write_bytes(made, path, "picture")
 
@@ -111,10 +109,9 @@ def picture(
         plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
         text = dot_of(plan, other=other, audit=audit)
     else:
-        raise SplitnetError(
-            f"cannot draw a {type(other).__name__} beside a {type(thing).__name__}. "
-            "Give a plan beside a plan, a timeline beside a timeline."
-        )
+        pair = f"a {type(other).__name__} beside a {type(thing).__name__}"
+        hint = "Give a plan beside a plan, a timeline beside a timeline."
+        raise SplitnetError(f"cannot draw {pair}. {hint}")
     if kind == "dot":
         return text.encode()
     if kind != "svg":

@@ -137,9 +137,7 @@ def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
     if len(used) <= _MOST_LISTED:
         return {}
     most = max(size for _, size, _ in sums.values()) or 1
-    cells = {
-        ends: (format_bytes(size), size / most) for ends, (_, size, _) in sums.items()
-    }
+    cells = {ends: (format_bytes(n), n / most) for ends, (_, n, _) in sums.items()}
     return {a: [cells.get((a, b), ("", 0.0)) for b in used] for a in used}
 
 
@@ -151,10 +149,10 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     colors = colors_of(device.name for device in plan.cluster)
     look = {name: diagram.look_of(known[name]) for name in order}
     place = {name: known[name].device for name in order}
-    shown = {
-        block.members for block in diagram.fold(order, place, look, most=_MOST_OPEN)
-    }
-    lanes = facts.grouped(order, place.__getitem__)
+    blocks = diagram.fold(order, place, look, most=_MOST_OPEN)
+    shown = {block.members for block in blocks}
+    lanes = facts.grouped(order, place.__getitem__).values()
+    trees = (diagram.block_of(its, look) for its in lanes)
     at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
 
     def layer(call: str) -> tuple[int, int]:
@@ -184,9 +182,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             | _layers(plan, name)
             for name in order
         ],
-        "blocks": [
-            _tree(diagram.block_of(its, look), number, shown) for its in lanes.values()
-        ],
+        "blocks": [_tree(tree, number, shown) for tree in trees],
         "links": [
             (number[x.source], number[x.target], x.bytes)
             + (x.sent_bytes, x.returned_bytes, x.weights)

@@ -184,9 +184,8 @@ def _parts_grid(plan: Plan, detail: int) -> Grid:
             row["outputs"] = ", ".join(dict.fromkeys(map(shape_text, one.shapes)))
         rows.append(row | costs(one))
     used = counted(len({one.device for one in parts}), "device")
-    total = {"branch": counted(len(parts), "part"), "device": used} | costs(
-        facts.summed(parts)
-    )
+    total = {"branch": counted(len(parts), "part"), "device": used}
+    total |= costs(facts.summed(parts))
     return Grid(rows, 5 if detail == PAGE else 3, total)
 
 

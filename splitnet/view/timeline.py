@@ -108,10 +108,9 @@ class _Chart:
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
         looks = [(phase, *_look(_GREY, phase), 10.0) for phase in PHASES]
-        if not copies:
-            looks += [("idle", _IDLE, "", 10.0)]
-        else:
-            looks += [("waiting for other devices", _IDLE, "", 10.0)]
+        idle = "waiting for other devices" if copies else "idle"
+        looks += [(idle, _IDLE, "", 10.0)]
+        if copies:
             looks += [("waiting for a copy", _WAIT, "", 10.0)]
             looks += [("transfer (thin lanes)", _GREY, "", 4.0)]
             looks += [("critical path", _PATH, "", 2.0)]
