@@ -35,15 +35,8 @@ import numpy.typing as npt
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Graph
 from splitnet.planner.constraints import Group
-from splitnet.planner.engine.load_graph import (
-    Floats,
-    ForwardGraph,
-    Ints,
-    LoadGraph,
-    contracted,
-    lists_of,
-    rows_of,
-)
+from splitnet.planner.engine import load_graph
+from splitnet.planner.engine.load_graph import Floats, ForwardGraph, Ints, LoadGraph
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import functions_of, memory_of
 from splitnet.simulator.step_graph import StepGraph
@@ -162,32 +155,32 @@ def problem_of(
                 after[edge.source][reader] = None
     order = [unit for unit in running_order(after) if not unseen[unit]]
     numbers = np.array(group_of_unit, np.int64)
-    forward = ForwardGraph(np.array(order, np.int64), *rows_of(after), numbers)
+    follows = load_graph.rows_of(after)
+    forward = ForwardGraph(np.array(order, np.int64), *follows, numbers)
     times = np.array([step.unit_seconds[keys.index(key)] for key in kinds]).T
     # Sums of these are below what devices hold: gradients go as they are used.
     held = [
         u.weight_bytes + step.slot_copies * u.trained_bytes + u.saved_floor
         for u in step.units
     ]
-    none = rows_of([[]] * step.count)
+    none = load_graph.rows_of([[]] * step.count)
     units = LoadGraph(
         np.ascontiguousarray(times, np.float64),
         np.array(held, np.float64),
         np.ones((step.count, len(device)), np.bool_),
         np.array([one.memory_bytes for one in cluster], np.float64),
         kind,
-        *rows_of([edge.source, *edge.readers] for edge in sends),
+        *load_graph.rows_of([edge.source, *edge.readers] for edge in sends),
         np.array([paid(edge) for edge in sends]).reshape(len(sends), len(kinds)),
         np.ones(len(sends), np.int64),
         *none,
-        forward.successor_start,
-        forward.successors,
+        *follows,
         *none,
         *none,
     )
-    start, apart = rows_of(group.apart for group in groups)
+    start, apart = load_graph.rows_of(group.apart for group in groups)
     allowed = [[name in one.allowed for name in device] for one in groups]
-    graph = contracted(units, numbers, len(groups))._replace(
+    graph = load_graph.contracted(units, numbers, len(groups))._replace(
         allowed=np.array(allowed, np.bool_).reshape(len(groups), len(device)),
         apart_start=start,
         apart=apart,
@@ -200,7 +193,7 @@ def contract(problem: Problem, cluster: Ints, count: int) -> Problem:
     forward = problem.forward
     return replace(
         problem,
-        graph=contracted(problem.graph, cluster, count),
+        graph=load_graph.contracted(problem.graph, cluster, count),
         forward=forward._replace(group=cluster[forward.group]),
         group_of_unit=cluster[problem.group_of_unit],
     )
@@ -230,7 +223,7 @@ def is_contiguous(problem: Problem, place: Ints, contiguity: str) -> bool:
         return contiguity == "free" or device_line(problem, place) is not None
     forward = problem.forward
     where: list[int] = place[forward.group].tolist()
-    after = lists_of(forward.successor_start, forward.successors)
+    after = load_graph.lists_of(forward.successor_start, forward.successors)
     left = [0] * len(where)  # bits: the devices that a path to each call has left
     for call in forward.order.tolist():
         if left[call] >> where[call] & 1:

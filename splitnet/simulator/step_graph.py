@@ -20,7 +20,7 @@ there once in a step, and its summed gradient comes back once. Micro-batches rep
 units; the weights, and their updates, are those of the first.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -35,10 +35,10 @@ from splitnet.simulator.tensors import Item, UnitMemory, edges_and_memory
 from splitnet.simulator.units import (
     Row,
     Units,
+    call_seconds,
     function_seconds,
     group_parts,
     scaled_graph,
-    task_seconds,
     unit_of_call,
 )
 
@@ -146,17 +146,18 @@ class StepGraph:
     @cached_property
     def outputs(self) -> list[list[int]]:
         """Per unit, the edges that its forward task makes."""
-        found: list[list[int]] = [[] for _ in self.units]
-        for number, edge in enumerate(self.edges):
-            found[edge.source].append(number)
-        return found
+        return self._numbers_of([edge.source] for edge in self.edges)
 
     @cached_property
     def contributes(self) -> list[list[int]]:
         """Per unit, the items to whose gradient its backward task contributes."""
+        return self._numbers_of(item.gradients_from for item in self.items)
+
+    def _numbers_of(self, units: Iterable[Iterable[int]]) -> list[list[int]]:
+        """Per unit, the numbers of the lists that name it."""
         found: list[list[int]] = [[] for _ in self.units]
-        for number, item in enumerate(self.items):
-            for unit in item.gradients_from:
+        for number, own in enumerate(units):
+            for unit in own:
                 found[unit].append(number)
         return found
 
@@ -264,12 +265,10 @@ def step_graph(
         for device in cluster
     ]
     for d, (key, device) in enumerate(zip(keys, cluster)):
-        if key not in rows and of_calls is not None:
-            row = of_calls.task_seconds[d]
+        if key not in rows:
+            how = pieces, device, costs, optimizer, flows, recompute
+            row = of_calls.task_seconds[d] if of_calls else call_seconds(*how)
             rows[key] = function_seconds(row, units, device.part_seconds)
-        elif key not in rows:
-            how = optimizer, units, flows, again
-            rows[key] = task_seconds(pieces, device, costs, *how)
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
 
     def table(figure: Callable[[Link], float]) -> Table:

@@ -6,7 +6,7 @@ its backward pass is freed when that pass ends, so one of many calls would hold
 everything to the end: a long run is cut where one tensor passes, as emission does.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -186,28 +186,20 @@ def cut_run(
         yield run
 
 
-def task_seconds(
+def call_seconds(
     pieces: Sequence[Graph],
     device: Device,
     costs: CostModel,
     optimizer: str,
-    units: Units,
     flows: Sequence[bool],
-    again: Sequence[bool],
+    recompute: Collection[str],
 ) -> Row:
-    """Seconds of the tasks of units on a device: those of their calls, added up.
+    """Seconds of the tasks of single calls on a device, micro-batch after micro-batch.
 
-    A unit of calls is a function, whose call costs its device `part_seconds`; what
-    computes nothing is no function and costs nothing. A micro-batch adds its gradients
-    to those of the earlier ones.
+    Each adds its gradients to those of the earlier ones.
     """
-    graph, unit = pieces[0], unit_of_call(units)
-    called = device.part_seconds if len(units) < len(flows) else 0.0
+    graph = pieces[0]
     trained = {w.name: w.bytes for w in graph.weights if w.trainable}
-
-    def per_unit(seconds: Sequence[float], called: float = 0.0) -> list[float]:
-        sums = [sum(seconds[i] for i in own) for own in units]
-        return [total + called if total else 0.0 for total in sums]
 
     @cache
     def passes(size: int, adds: bool) -> tuple[list[float], list[float]]:
@@ -221,26 +213,31 @@ def task_seconds(
                 made = sum(trained.get(name, 0) for name in call.weights)
                 if adds and made:
                     back[i] += costs.update_seconds(made, device, "sgd")
-                back[i] += ahead[i] * again[unit[i]]
-        return per_unit(ahead, called), per_unit(back, called)
+                back[i] += ahead[i] * (call.part in recompute)
+        return ahead, back
 
     uses = [(name, i) for i, call in enumerate(graph.calls) for name in call.weights]
     home, learned = dict(reversed(uses)), {name for name, i in uses if flows[i]}
-    update = [0.0] * len(flows)
+    update = [0.0] * len(flows) * len(pieces)  # later micro-batches update nothing
     for name in filter(learned.__contains__, trained):
         update[home[name]] += costs.update_seconds(trained[name], device, optimizer)
     each = [passes(piece.batch, m > 0) for m, piece in enumerate(pieces)]
     ahead, back = (list(chain(*rows)) for rows in zip(*each))
-    later = [0.0] * (len(ahead) - len(units))  # which update nothing
-    return (*ahead, *reversed(back), *per_unit(update), *later)
+    return (*ahead, *reversed(back), *update)
 
 
 def function_seconds(row: Row, units: Units, called: float) -> Row:
-    """Seconds of the tasks of functions, from those of single calls on a device."""
-    count = len(row) // 3
-    called *= len(units) < count
-    ahead = [sum(row[i] for i in own) for own in units]
-    back = [sum(row[2 * count - 1 - i] for i in own) for own in units]
-    update = [sum(row[2 * count + i] for i in own) for own in units]
+    """Seconds of the tasks of units, from those of single calls on a device.
+
+    A unit of calls is a function, whose call costs so much on its device; what computes
+    nothing is no function and costs nothing.
+    """
+    count, size = len(row) // 3, sum(map(len, units))
+    called *= len(units) < size
+    first = range(0, count, max(size, 1))  # calls of the micro-batches
+    every = [[m + i for i in own] for m in first for own in units]
+    ahead = [sum(row[i] for i in own) for own in every]
+    back = [sum(row[2 * count - 1 - i] for i in own) for own in every]
+    update = [sum(row[2 * count + i] for i in own) for own in every]
     ahead, back = ([s + called if s else 0.0 for s in one] for one in (ahead, back))
     return (*ahead, *reversed(back), *update)

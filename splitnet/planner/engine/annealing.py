@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from splitnet.planner.engine import load_graph
 from splitnet.planner.engine.compiler import (
     RandomState,
     below,
@@ -35,10 +36,6 @@ from splitnet.planner.engine.load_graph import (
     ForwardGraph,
     Ints,
     LoadGraph,
-    bytes_per_device,
-    cut_size,
-    loads,
-    pins_per_device,
 )
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import Records, Tasks, fields, records
@@ -95,12 +92,13 @@ class Rules(NamedTuple):
 
 def state_of(graph: LoadGraph, place: Ints, random: RandomState) -> State:
     """State of an assignment; no value is known yet."""
-    cuts = cut_size(graph, place)
+    cuts = load_graph.cut_size(graph, place)
     return State(
         *(place.copy(), place.copy(), np.flatnonzero(graph.allowed.sum(axis=1) > 1)),
-        *(np.array(loads(graph, place)), bytes_per_device(graph, place)),
+        np.array(load_graph.loads(graph, place)),
+        load_graph.bytes_per_device(graph, place),
         np.zeros(len(graph.capacity_bytes)),
-        pins_per_device(graph, place),
+        load_graph.pins_per_device(graph, place),
         records(_NUMBERS, 1, best=[inf], cuts=[cuts], memory=[1.0])[0],
         np.zeros(len(place) + 1, np.int64),
         np.zeros(len(place) + 1, np.int64),

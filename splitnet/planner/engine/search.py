@@ -29,28 +29,11 @@ from typing import NamedTuple
 import numpy as np
 
 from splitnet.core.plan import CONTIGUITIES
-from splitnet.planner.engine import annealing
+from splitnet.planner.engine import annealing, load_graph, starts
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import random_state
-from splitnet.planner.engine.load_graph import (
-    Bools,
-    Floats,
-    Ints,
-    bytes_per_device,
-    cut_size,
-    is_allowed,
-    loads,
-    pins_per_device,
-)
+from splitnet.planner.engine.load_graph import Bools, Floats, Ints
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.starts import (
-    chain_partition,
-    fused,
-    list_schedule,
-    member_of,
-    merge_edges,
-    random_order,
-)
 from splitnet.planner.engine.tasks import Tasks, merged, tasks_of
 from splitnet.planner.engine.uncompiled import repaired, with_bytes_as_seconds
 from splitnet.planner.problem import (
@@ -145,11 +128,11 @@ class _Search:
     def keep(self, place: Ints) -> Floats | None:
         """Add to the best if allowed; what lacks if only its peaks have no room."""
         problem, graph = self.problem, self.problem.graph
-        if not is_allowed(graph, place):
+        if not load_graph.is_allowed(graph, place):
             return None
         if not is_contiguous(problem, place, self.contiguity):
             return None
-        held = used = bytes_per_device(graph, place)
+        held = used = load_graph.bytes_per_device(graph, place)
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
         value, known = self.value_of(place) if fits else inf, bool(self.elite)
         peaks = value < self.best.value
@@ -170,7 +153,7 @@ class _Search:
             return held - used if peaks else None
         if self.objective == "memory":
             value = float(held.max(initial=0.0))
-        value *= 1 + problem.cut_penalty * cut_size(graph, place)
+        value *= 1 + problem.cut_penalty * load_graph.cut_size(graph, place)
         one = Incumbent(value, place, held - used if peaks else self.margin.copy())
         if value < self.best.value:
             self.best = one
@@ -194,7 +177,7 @@ class _Search:
         """Add to the best, instead of the worse one that cuts the most like nets."""
 
         def cut(place: Ints) -> Bools:
-            where = pins_per_device(self.problem.graph, place) > 0
+            where = load_graph.pins_per_device(self.problem.graph, place) > 0
             return np.asarray(where.sum(axis=1) > 1)
 
         if len(self.elite) >= _ELITE:
@@ -214,30 +197,31 @@ class _Search:
         if self.objective == "memory":
             return 0.0
         if self.tasks is None:
-            return max(loads(self.problem.graph, place), default=0.0)
+            return max(load_graph.loads(self.problem.graph, place), default=0.0)
         self.budget.spend(self.whole)
         return makespan(self.tasks, place, inf)
 
-    def begin(self, starts: list[Ints]) -> None:
+    def begin(self, places: list[Ints]) -> None:
         """Keep the best start that fits: given, a single device or a list schedule.
 
         A schedule whose peaks would have no room, judging by those before it, is
         left out.
         """
         graph, groups = self.problem.graph, self.problem.group_count
-        starts += single_devices(self.problem)
-        starts += [repaired(graph, start) for start in starts]
-        given = len(starts)
+        places += single_devices(self.problem)
+        places += [repaired(graph, place) for place in places]
+        given = len(places)
         if self.tasks is not None and self.free:
             for number in range(_SCHEDULES if self.budget.left else 0):
                 self.budget.spend((3.0 + 0.1 * self.problem.device_count) * groups)
                 noise = float(self.random.random()) if number else 0.0
-                starts.append(list_schedule(graph, noise, self.random, self.state))
-        values = [self.value_of(start) for start in starts]
-        for i in sorted(range(len(starts)), key=values.__getitem__):
-            used = bytes_per_device(graph, starts[i]) + _KEPT * self.margin
+                made = starts.list_schedule(graph, noise, self.random, self.state)
+                places.append(made)
+        values = [self.value_of(place) for place in places]
+        for i in sorted(range(len(places)), key=values.__getitem__):
+            used = load_graph.bytes_per_device(graph, places[i]) + _KEPT * self.margin
             if i < given or np.all(used <= self.capacity):
-                self.keep(starts[i])
+                self.keep(places[i])
             if self.elite and self.objective == "latency":
                 break
 
@@ -256,8 +240,8 @@ class _Search:
             best, near = self.best.place, known and self.random.random() < 0.75
             line = device_line(target, best) if near else None
             stage = None if line is None else line[best]
-            order = random_order(target.graph, self.random, stage)
-            found = chain_partition(target.graph, self.kind, order, self.budget)
+            order = starts.random_order(target.graph, self.random, stage)
+            found = starts.chain_partition(target.graph, self.kind, order, self.budget)
             self.keep(self.nearest.place if found is None else found)
             self.constructed += self.budget.spent - began
         else:
@@ -313,26 +297,27 @@ class _Search:
         room, fastest = here.graph.capacity_bytes, here.graph.seconds.min(axis=1).sum()
         limited = np.isfinite(room)
         shared = fastest / (int(limited.sum()) or len(room))  # by equal devices
-        rating = random.choice([0.0, 0.15, 0.3, 0.5])
+        power = random.choice([0.0, 0.15, 0.3, 0.5])
         size = random.choice([0.3, 0.6, 1])
         most = size * shared, 0.5 * room.max(initial=0.0, where=limited) or inf
         target = max(int(clusters), 2 * here.device_count)
         while (groups := here.group_count) > target:
             count = max(target, groups // 2)
             count = target if count < 1.5 * target else count
-            cluster, count = merge_edges(here, keep, count, random, rating, most)
+            cluster, count = starts.merge_edges(here, keep, count, random, power, most)
             if count > 0.95 * groups:
                 break
             self.budget.spend(200 + 0.3 * len(here.graph.net_pins))
             finer.append(((here, tasks), cluster))
             here = contract(here, cluster, count)
-            place = member_of(cluster, count, place)
-            keep = member_of(cluster, count, keep)
+            place = starts.member_of(cluster, count, place)
+            keep = starts.member_of(cluster, count, keep)
             if tasks is not None:
                 self.budget.spend(400 + len(tasks.units))
                 tasks = merged(tasks, cluster)
         if new and tasks is not None:
-            place = list_schedule(here.graph, random.random(), random, self.state)
+            noise = random.random()
+            place = starts.list_schedule(here.graph, noise, random, self.state)
         elif new:
             score = random.random(here.graph.allowed.shape) * here.graph.allowed
             place = score.argmax(axis=1)
@@ -392,14 +377,14 @@ def search(
     budget: Budget,
     contiguity: str = "free",
     seed: int = 0,
-    starts: Iterable[Ints] = (),
+    given: Iterable[Ints] = (),
 ) -> Incumbent:
     """The best assignment found; its value counts cuts and is infinite if none fits."""
     cluster = np.arange(problem.group_count)
     if contiguity == "pipeline":
-        problem, cluster = fused(problem)
+        problem, cluster = starts.fused(problem)
     one = _Search(problem, objective, contiguity, budget, seed)
-    one.begin([member_of(cluster, problem.group_count, s) for s in starts])
+    one.begin([starts.member_of(cluster, problem.group_count, s) for s in given])
     one.turn()
     while budget.left:
         one.turn()

@@ -16,16 +16,10 @@ from math import inf
 import networkx as nx
 import numpy as np
 
+from splitnet.planner.engine import load_graph
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import RandomState, entry, uniform
-from splitnet.planner.engine.load_graph import (
-    Bools,
-    Floats,
-    Ints,
-    LoadGraph,
-    lists_of,
-    owners,
-)
+from splitnet.planner.engine.load_graph import Bools, Floats, Ints, LoadGraph
 from splitnet.planner.engine.tasks import root_of
 from splitnet.planner.problem import Problem, contract
 
@@ -87,7 +81,7 @@ def merge_edges(
     """
     graph, groups = problem.graph, problem.group_count
     seconds = graph.seconds.min(axis=1, initial=inf)
-    net = owners(graph.net_start)
+    net = load_graph.owners(graph.net_start)
     a, b = graph.net_pins[graph.net_start[:-1]][net], graph.net_pins
     cost, real = graph.net_seconds.max(axis=1, initial=0.0)[net], a != b
     ends = np.minimum(a, b) * groups + np.maximum(a, b)
@@ -110,7 +104,7 @@ def merge_edges(
 def fused(problem: Problem) -> tuple[Problem, Ints]:
     """Merge groups on a common cycle: no pipeline separates them."""
     graph, cluster = problem.graph, np.arange(problem.group_count)
-    source = owners(graph.successor_start).tolist()
+    source = load_graph.owners(graph.successor_start).tolist()
     flow = nx.DiGraph(zip(source, graph.successors.tolist()))
     flow.add_nodes_from(cluster.tolist())
     parts = list(nx.strongly_connected_components(flow))
@@ -131,7 +125,7 @@ def random_order(
     """
     waits, depth = np.diff(graph.predecessor_start), random.choice(_DEPTHS)
     bound = (waits > 0) | (np.diff(graph.successor_start) > 0)
-    after = lists_of(graph.successor_start, graph.successors)
+    after = load_graph.lists_of(graph.successor_start, graph.successors)
     at = (np.zeros_like(waits) if stage is None else stage).tolist()
     left, order = waits.tolist(), list[int]()
     deep, noise = random.random((2, len(waits))).tolist()
@@ -151,7 +145,7 @@ def random_order(
     position = np.full(len(waits), inf)
     position[order] = np.arange(len(order))
     free, pins = position == inf, graph.net_pins
-    net = owners(graph.net_start)
+    net = load_graph.owners(graph.net_start)
     for _ in range(6):
         first, near = np.full(len(graph.net_seconds), inf), np.full(len(waits), inf)
         np.minimum.at(first, net, position[pins])
@@ -231,11 +225,11 @@ def _interval_loads(
 
     sizes, start = np.diff(graph.net_start), graph.net_start[:-1]
     pins = block[graph.net_pins]
-    pins = pins[np.lexsort((pins, owners(graph.net_start)))]
+    pins = pins[np.lexsort((pins, load_graph.owners(graph.net_start)))]
     low, high = pins[start], pins[graph.net_start[1:] - 1]
     before = np.insert(pins, start, -1)  # of every gap between pins
     after = np.insert(pins, graph.net_start[1:], count - 1)
-    ends = block[owners(graph.apart_start)], block[graph.apart]
+    ends = block[load_graph.owners(graph.apart_start)], block[graph.apart]
     together = around(np.minimum(*ends), np.maximum(*ends)) > 0
     size, load = within(graph.size_bytes), np.zeros((len(devices), count, count))
     for one, device in zip(load, devices):
@@ -304,7 +298,7 @@ def list_schedule(
     copies *= float(random.choice([0.5, 1.0, 2.0]))
     seconds = graph.seconds.min(axis=1) + copies
     path = (seconds * (1.0 + 0.5 * noise * random.random(groups))).tolist()
-    after = lists_of(graph.successor_start, graph.successors)
+    after = load_graph.lists_of(graph.successor_start, graph.successors)
     for u in reversed(random_order(graph, random).tolist()):
         path[u] += max((path[v] for v in after[u]), default=0.0)
     order, place = np.argsort(-np.array(path), kind="stable"), np.full(groups, -1)

@@ -14,17 +14,9 @@ from math import inf
 import numpy as np
 
 from splitnet.planner.bounds import CriticalPath, cost_per_device
+from splitnet.planner.engine import load_graph
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.load_graph import (
-    Floats,
-    Ints,
-    LoadGraph,
-    bytes_per_device,
-    cut_size,
-    is_allowed,
-    lists_of,
-    owners,
-)
+from splitnet.planner.engine.load_graph import Floats, Ints, LoadGraph
 from splitnet.planner.problem import (
     Problem,
     equivalent_devices,
@@ -62,9 +54,9 @@ class BranchAndBound:
         cost = cost_per_device(problem, objective)
         self.cost: list[list[float]] = cost.tolist()
         self.allowed = [np.flatnonzero(row).tolist() for row in graph.allowed]
-        self.apart = lists_of(graph.apart_start, graph.apart)
-        pays = graph.net_seconds * (objective == "throughput")
-        pins, pays = lists_of(graph.net_start, graph.net_pins), pays[:, graph.kind]
+        self.apart = load_graph.lists_of(graph.apart_start, graph.apart)
+        pins = load_graph.lists_of(graph.net_start, graph.net_pins)
+        pays = graph.net_seconds[:, graph.kind] * (objective == "throughput")
         self.nets = list(zip(pins, graph.net_weight.tolist(), pays.tolist()))
         self.path = CriticalPath(problem) if objective == "latency" else None
         self.equal = equivalent_devices(problem)
@@ -91,7 +83,7 @@ class BranchAndBound:
         self.budget.spend(self.leaf_steps)
         value = self.value_of(place)
         if value < inf:
-            cuts = cut_size(self.problem.graph, place)
+            cuts = load_graph.cut_size(self.problem.graph, place)
             value *= 1 + self.problem.cut_penalty * cuts
         if value < self.value:
             self.value, self.place = value, place
@@ -155,7 +147,7 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
     if np.all(problem.simulated(best)[1] <= capacity):
         return None
     groups, least, each = problem.group_count, inf, 30 * len(problem.group_of_unit)
-    after = lists_of(graph.successor_start, graph.successors)
+    after = load_graph.lists_of(graph.successor_start, graph.successors)
     order = running_order(after)
     order += sorted(set(range(groups)) - set(order))  # those on a cycle
     for balanced in (False, True)[: 1 + (groups <= _MOST_BALANCED)]:
@@ -184,8 +176,8 @@ def _balanced(problem: Problem, room: Floats) -> Ints:
     bytes_only = replace(bytes_only, cut_penalty=0.0)
 
     def fullest(place: Ints) -> float:
-        full = bytes_per_device(graph, place) / np.maximum(room, 1.0)
-        return float(full.max()) if is_allowed(graph, place) else inf
+        full = load_graph.bytes_per_device(graph, place) / np.maximum(room, 1.0)
+        return float(full.max()) if load_graph.is_allowed(graph, place) else inf
 
     steps = Budget(inf, _BALANCED_STEPS)
     tree = BranchAndBound(bytes_only, "throughput", fullest, steps)
@@ -212,9 +204,9 @@ def with_bytes_as_seconds(problem: Problem, scale: Floats, capacity: Floats) -> 
 
 def repaired(graph: LoadGraph, place: Ints) -> Ints:
     """Move groups that may not be or have no room where they are, largest first."""
-    full = bytes_per_device(graph, place) > graph.capacity_bytes
+    full = load_graph.bytes_per_device(graph, place) > graph.capacity_bytes
     wrong = ~graph.allowed[np.arange(len(place)), place] | full[place]
-    group = owners(graph.apart_start)
+    group = load_graph.owners(graph.apart_start)
     wrong[group[place[group] == place[graph.apart]]] = True
     order = sorted(wrong.nonzero()[0].tolist(), key=lambda g: -graph.size_bytes[g])
     return _filled(graph, place, order, graph.capacity_bytes)

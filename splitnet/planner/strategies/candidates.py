@@ -18,18 +18,8 @@ from splitnet.core.replication import collapse, split_layers
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, default_groups, evaluator_of
-from splitnet.planner.strategies.space import (
-    Placed,
-    device_counts,
-    groups_of,
-    may_move,
-    obstacles_of,
-    placed_apart,
-    stages,
-    towers_of_a_part,
-    towers_of_stages,
-    workers_of,
-)
+from splitnet.planner.strategies import space
+from splitnet.planner.strategies.space import Placed
 from splitnet.simulator.microbatch import pipeline_of, recomputed_parts
 
 _COUNTS = (1, 2, 4, 8, 16, 32)  # of micro-batches
@@ -70,7 +60,7 @@ class Candidate:
             device_of[call.part]
             for call in graph.calls
             if not call.cpu_only
-            and not may_move(graph, call.part)
+            and not space.may_move(graph, call.part)
             and graph.part[call.part].kind != "weights"
         }
         kind = "pipeline" if one.microbatches > 1 else "placement"
@@ -143,7 +133,7 @@ def compare_plan(plan: Plan) -> StrategyComparison:
     """
     whole = collapse(plan.graph)
     mine = replace(evaluator_of(plan), objective="latency")
-    obstacles = obstacles_of(whole)
+    obstacles = space.obstacles_of(whole)
     if split_layers(whole):
         obstacles["towers"] = "slices of layers are where the plan has them"
     once = replace(mine, execution=Execution())
@@ -172,7 +162,7 @@ class Trial:
     ) -> None:
         graph, training = evaluator.graph, evaluator.training
         self.evaluator, self.groups, self.options = evaluator, groups, options
-        self.workers = workers_of(evaluator.cluster)
+        self.workers = space.workers_of(evaluator.cluster)
         self.counts: Sequence[int] = [n for n in _COUNTS if n <= graph.batch]
         if options.microbatches is not None:
             self.counts = [options.microbatches]
@@ -180,7 +170,7 @@ class Trial:
             self.counts = [1]
         # Towers copy all but inputs and slices, if nothing else asks for a device.
         self.may_copy = "towers" not in obstacles and all(
-            may_move(graph, part) or graph.part[part].kind == "slice"
+            space.may_move(graph, part) or graph.part[part].kind == "slice"
             for group in groups
             if group.apart or not {*self.workers} <= {*group.allowed}
             for part in group.parts
@@ -235,26 +225,27 @@ class Trial:
         free = [device.name for device in evaluator.cluster.free_devices]
         if fixed in (None, 1):
             for name in evaluator.unlike(free):
-                yield "one device", placed_apart(*what, repeat(name)), counts
+                yield "one device", space.placed_apart(*what, repeat(name)), counts
             yield from (("placement", [one], counts) for one in known)
             more = [count for count in counts if count > 1] or counts
-            for count in reversed(device_counts(len(workers))):
-                yield "pipeline", stages(*what, workers[:count]), more
+            for count in reversed(space.device_counts(len(workers))):
+                yield "pipeline", space.stages(*what, workers[:count]), more
         if fixed != 1 and self.may_copy:
             most = min(len(workers), evaluator.graph.batch)
-            towers = reversed([fixed] if fixed else device_counts(most))
-            sizes = reversed(device_counts(len(workers) // (fixed or 2)))
-            lines = [groups_of(workers, 1)[:count] for count in towers]
-            lines += [groups_of(workers, size)[: fixed or most] for size in sizes]
+            towers = reversed([fixed] if fixed else space.device_counts(most))
+            sizes = reversed(space.device_counts(len(workers) // (fixed or 2)))
+            lines = [space.groups_of(workers, 1)[:count] for count in towers]
+            lines += [space.groups_of(workers, size)[: fixed or most] for size in sizes]
             # Weights are on the host, or in the first tower.
             home = [name for name in free if name == evaluator.cluster.home.name]
             for devices in (line for line in lines if len(line) >= (fixed or 2)):
                 for place in (*home, None):
                     if len(devices[0]) > 1:
-                        yield "towers", towers_of_stages(*what, devices, place), counts
+                        made = space.towers_of_stages(*what, devices, place)
+                        yield "towers", made, counts
                         continue
                     for whole in (True, False):
-                        made = towers_of_a_part(*what, devices, place, whole)
+                        made = space.towers_of_a_part(*what, devices, place, whole)
                         yield "towers", made, counts
 
     def _is_late(self) -> bool:

@@ -15,15 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from splitnet.core import replication
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import BATCH_NORMS, Call, Graph, Towers
-from splitnet.core.replication import (
-    batch_shares,
-    expand,
-    in_pieces,
-    tower_part,
-    weights_part,
-)
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, placed
 from splitnet.planner.problem import running_order
@@ -217,7 +211,7 @@ def towers_of_a_part(
         held[emptiest] += size
         kept |= dict.fromkeys(group.parts, emptiest)
     if whole or large:
-        pieces, names = in_pieces(graph, kept)
+        pieces, names = replication.in_pieces(graph, kept)
         one = replace(evaluator, graph=pieces, regroup=False)
         there = dict.fromkeys(pieces.part, evaluator.cluster.home.name) | kept
         yield from _copied(one, there, dict.fromkeys(names, 0), devices, home)
@@ -277,8 +271,8 @@ def _copied(
         name: Towers(tuple((row[i],) for row in devices), (homes[name],), norm)
         for name, i in index.items()
     }
-    sizes = {*batch_shares(graph.batch, len(devices)), 1}
-    made = expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
+    sizes = {*replication.batch_shares(graph.batch, len(devices)), 1}
+    made = replication.expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}
     reader = {  # the device of the first other part that reads what towers give
         graph.call[tensor.source].part: at[target]
@@ -287,8 +281,8 @@ def _copied(
     }
     for name, i in index.items():
         device_of[name] = reader.get(name, default)
-        if weights_part(name) in device_of:
-            device_of[weights_part(name)] = homes[name]
+        if replication.weights_part(name) in device_of:
+            device_of[replication.weights_part(name)] = homes[name]
         for k, row in enumerate(devices):
-            device_of[tower_part(name, k)] = row[i]
+            device_of[replication.tower_part(name, k)] = row[i]
     yield replace(one, graph=made), device_of
