@@ -16,6 +16,7 @@ import tensorflow as tf
 from splitnet.core.audit import Audit, Observation, SeenVariable, audit_of
 from splitnet.core.errors import AuditError, first_line, shown
 from splitnet.core.plan import Plan
+from splitnet.core.replication import batch_shares
 from splitnet.tf.audit import partition_graphs
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import variables_of
@@ -152,8 +153,10 @@ def _judged(
 ) -> Audit:
     """What executed functions and the model's variables show, held against a plan."""
     names = partition_graphs.Names(plan, placed, getattr(model, "optimizer", None))
+    microbatches = placed.pipeline.microbatches if training else 1
+    shares = batch_shares(batch, microbatches)
     steps = [
-        partition_graphs.ExecutedStep(nodes, graphs, names, batch)
+        partition_graphs.ExecutedStep(nodes, graphs, names, shares)
         for nodes in functions
         if any("sn_" in node.name for node in nodes)
     ]
@@ -173,7 +176,7 @@ def _judged(
         phases=() if eager else phases,
         notes=(*([_EAGER] if eager else ()), *(() if training else [_FORWARD_ONLY])),
         unneeded=partition_graphs.unneeded_parts(graphs, names),
-        microbatches=placed.pipeline.microbatches if training else 1,
+        microbatches=microbatches,
         batch=batch,
     )
     return audit_of(plan, seen)

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from splitnet.core.audit import SeenCopy, SeenOp
 from splitnet.core.plan import Plan
+from splitnet.core.replication import batch_shares, tower_part
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.device_function import (
@@ -66,6 +67,11 @@ class Names:
         self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in placed.plan.cluster}
         self.part_of: Mapping[str | None, str] = placed.part_of
+        self._tower = {
+            tower_part(name, number): (one.count, number)
+            for name, one in plan.graph.towers.items()
+            for number in range(one.count)
+        }
         self.target_of = placed.target_of
         self.variables: dict[int, tuple[Any, str]] = {}  # id -> variable, plan's name
         planned = {id(variable): name for name, variable in placed.variables.items()}
@@ -83,6 +89,10 @@ class Names:
         """The plan's name of a device, or TensorFlow's short one for any other."""
         known = canonical(name)
         return self._device.get(known, known.rpartition("device:")[2].lower())
+
+    def tower(self, node: "Node") -> tuple[int, int] | None:
+        """How many towers there are and which one an op is of, if it is of any."""
+        return self._tower.get(self.part_of.get(key_in(node.plain) or node.key, ""))
 
     def update(self, op_name: str) -> tuple[str, str] | None:
         """The first part and the device of a variable that an op updates, if known."""
@@ -125,13 +135,18 @@ class Node:
 class ExecutedStep:
     """One function that ran: its nodes on all devices, and the graphs traced for it.
 
-    `sent` has each node that sends, with the nodes that read what it sent.
+    `sent` has each node that sends, with the nodes that read what it sent. The batch
+    passes in shares, one per micro-batch.
     """
 
     def __init__(
-        self, nodes: Sequence[Any], graphs: Sequence[Any], names: Names, batch: int
+        self,
+        nodes: Sequence[Any],
+        graphs: Sequence[Any],
+        names: Names,
+        shares: Sequence[int],
     ) -> None:
-        self.nodes, self.names, self.batch = list(map(Node, nodes)), names, batch
+        self.nodes, self.names, self.shares = list(map(Node, nodes)), names, shares
         self._by_name = {node.name: node for node in self.nodes}
         self._graphs = list(graphs)
         for graph in self._graphs:  # grows by those of branches and loops inside
@@ -157,6 +172,15 @@ class ExecutedStep:
             if total is not node:
                 node.op, node.readers = "AddN", total.readers
         self.sent = [(one, users[one.attr["tensor_name"].s]) for one in sends]
+
+    def samples(self, nodes: Sequence[Node]) -> float:
+        """Of what goes between ops, if its trace leaves them open: a mean of shares."""
+        if not any(node.in_part for node in nodes):
+            return sum(self.shares)
+        known = filter(None, map(self.names.tower, nodes))
+        count, number = next(known, (1, 0))
+        each = [batch_shares(share, count)[number] for share in self.shares]
+        return sum(each) / len(each)
 
     def maker(self, tensor: str) -> Node | None:
         """The node that makes a tensor, if it ran in this function."""
@@ -265,7 +289,9 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
         )
         [tensor], dtype = node.inputs, tf.as_dtype(node.attr["T"].type)
         producer, name = step.maker(tensor), _PREFIX.sub("", tensor)
-        ahead = _walk(readers, lambda one: one.readers if one.op in _PASSING else [])
+        ahead = list(
+            _walk(readers, lambda one: one.readers if one.op in _PASSING else [])
+        )
         ends = {one.op for one in ahead}.difference(_PASSING)
         if source == target or "/ctrl/" in name or ends == {"_Retval"}:
             continue  # or what the function hands to its caller
@@ -273,10 +299,11 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
             if any(reader.key for reader in readers):
                 yield SeenCopy(name, "weights", source, target, None)
             continue
-        elements = _elements(step, tensor)
+        users = ahead if producer is None else [producer, *ahead]
+        elements = _elements(step, tensor, step.samples(users))
         if elements is None or elements > 1:
             kind = "mask" if dtype == tf.bool else _kind(step, name, producer, readers)
-            size = None if elements is None else elements * dtype.size
+            size = None if elements is None else int(elements * dtype.size)
             yield SeenCopy(name, kind, source, target, size)
 
 
@@ -325,7 +352,7 @@ def _kind(
         return "gradient" if backward else "weights gradient"
     if any(one.in_part for one in makers) or key_in(name):
         return "activation"
-    into_part = any(reader.key for reader in readers)
+    into_part = leads_to(lambda one: bool(one.key), _PASSING)
     # What is computed of the step's data outside of parts, such as slices.
     sources = _walk(makers, lambda one: one.sources if one.op not in CALLS else [])
     if any(o.op in _GIVEN and not o.plain.startswith("unknown") for o in sources):
@@ -333,7 +360,7 @@ def _kind(
     return "state" if into_part else "other"
 
 
-def _elements(step: ExecutedStep, tensor: str) -> int | None:
+def _elements(step: ExecutedStep, tensor: str, samples: float) -> float | None:
     """How many elements a tensor has that was sent; None if it is not known."""
     maker, _, index = tensor.partition(":")
     producer, op = step.maker(tensor), step.traced(_PREFIX.sub("", maker))
@@ -353,4 +380,4 @@ def _elements(step: ExecutedStep, tensor: str) -> int | None:
     shapes = shapes[int(index or 0) :]
     if not shapes or shapes[0].rank is None or None in shapes[0][1:]:
         return None
-    return math.prod(step.batch if n is None else n for n in shapes[0])
+    return math.prod(samples if n is None else n for n in shapes[0])

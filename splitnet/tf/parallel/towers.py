@@ -135,10 +135,15 @@ class TowerRunner:
             if (theirs := next(before, None)) is not None:
                 known[join] = known[theirs.join]
                 return known[join]
-            split = [run.value(old) for old in reads if _is_split(old)]
-            any_other = (value for value in run.tensors.values() if value is not None)
-            with tf.device(self._on(join)):
-                batched = split[0] if split else next(any_other)
+            # Where the tensor is: elsewhere all of it would cross for its shape.
+            split = [
+                (run.value(old), self.placed.key_of[id(keras_api.producer(old))])
+                for old in reads
+                if _is_split(old)
+            ]
+            others = ((v, join) for v in run.tensors.values() if v is not None)
+            batched, key = split[0] if split else next(others)
+            with tf.device(self._on(key)):
                 known[join] = Shards(tf.shape(batched)[0], len(self.replicas.keys))
         return known[join]
 

@@ -140,3 +140,18 @@ def test_gradients_of_a_shared_table_are_the_rows_looked_up(cluster):
     sent = {ends: size for ends, size in moved.items() if "weights g" in ends[2]}
     size = 32 * 5 * (4 + 1) * 4
     assert sent == {("gpu:1", "gpu:0", "weights gradient"): (size, size)}
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_a_step_for_batches_of_any_size(microbatches, cluster, tmp_path):
+    """`fit` traces one if the last batch is smaller: its tensors have open sizes."""
+    net = sn.Net("open")
+    made = net.branch("made", net.input("x", (6,)), layers.Dense(40), on="gpu:2")
+    towers = net.towers("body", made, [layers.Dense(30)], on=TWO)
+    net.output(net.branch("head", towers, layers.Dense(1), on="gpu:2"))
+    way = {"microbatches": microbatches}
+    model = emitted(net, cluster, way, ("adam", "mse"), batch=12)
+    callback, x = sn.PlacementCallback(tmp_path), np.ones((20, 6), "float32")
+    model.fit(x, x[:, :1], batch_size=12, verbose=0, callbacks=[callback])
+
+    assert_equal(callback.audit.check())
