@@ -231,9 +231,10 @@ def load_source(
         raised = f"{target!r} raised {type(error).__name__}: {error}"
         raise sn.DeclarationError(f"{raised}\n{more}") from None
     if not isinstance(value, kinds):
-        wanted = "a Net, a Keras model nor a Graph, nor a function without arguments"
-        found = f"that returns one. Found: {type(value).__name__}."
-        raise sn.DeclarationError(f"{target!r} is neither {wanted} {found}")
+        raise sn.DeclarationError(
+            f"{target!r} is neither a Net, a Keras model nor a Graph, nor a function "
+            f"without arguments that returns one. Found: {type(value).__name__}."
+        )
     return value, cluster
 
 

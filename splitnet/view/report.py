@@ -46,6 +46,10 @@ def report(
         thing: a plan, or an audit, whose plan and findings are then shown.
         path: the file, usually "report.html".
         measured: the step as it ran; drawn below the planned one, on the same scale.
+
+    Raises:
+        SplitnetError: the thing is neither a plan nor an audit, or the file cannot be
+            written.
     """
     page = report_html(thing, measured=measured)
     return write_bytes(page.encode(), path, "report")
