@@ -110,11 +110,6 @@ class CriticalPath:
                 size = 0 if one.row_bytes else one.bytes
                 arc(2 * n - 1 - maker, step.sum_task(one), size, one.seconds)
 
-    @property
-    def size(self) -> int:
-        """Number of tasks and arcs."""
-        return len(self.group) + sum(map(len, self.arcs))
-
     def length(self, device_of: Sequence[int]) -> float:
         """Seconds of the longest chain; -1 is the device of groups without one."""
         ends: list[float] = []

@@ -15,20 +15,12 @@ from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, near_groups
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Memory
+from splitnet.planner import problem as problems
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group, Request, resolve, select, with_pins
 from splitnet.planner.engine.load_graph import loads
 from splitnet.planner.engine.solve import Solution
-from splitnet.planner.problem import (
-    Functions,
-    Problem,
-    bind_shared_weights,
-    equivalent_devices,
-    functions_called,
-    in_functions,
-    problem_of,
-    request_keys,
-)
+from splitnet.planner.problem import Problem
 from splitnet.simulator.memory import Outcome, lacking_bytes, outcome_of
 from splitnet.simulator.microbatch import in_schedule, pipeline_of, recomputed_parts
 from splitnet.simulator.step_graph import StepGraph, step_graph
@@ -74,7 +66,7 @@ class Evaluator:
         """Parts carry the pins of options; regrouped calls stay with their weights."""
         graph = with_pins(graph, options.pins)
         if options.regroup:
-            graph = bind_shared_weights(graph)
+            graph = problems.bind_shared_weights(graph)
         return cls(
             graph,
             cluster,
@@ -110,7 +102,7 @@ class Evaluator:
         if not self.regroup:
             return self, device_of
         where = {call.name: device_of[call.part] for call in self.graph.calls}
-        graph, functions_on = in_functions(self.graph, self.step, where)
+        graph, functions_on = problems.in_functions(self.graph, self.step, where)
         return replace(self, graph=graph, regroup=False), functions_on
 
     def resolve(self, missing: str = "fallback", **how: bool) -> list[Group]:
@@ -123,16 +115,16 @@ class Evaluator:
         units = [number[part] for part in self.step.parts]
 
         def step_of(devices: list[int]) -> tuple[StepGraph, list[int]]:
-            units = functions_called(self.graph, self.step, devices)
+            units = problems.functions_called(self.graph, self.step, devices)
             step = self._step(units, of_calls=self.step)
             return step, [devices[calls[0]] for calls in units]
 
         rule = None
         if self.regroup:
-            keys = np.array(request_keys(self.graph), np.int64)
+            keys = np.array(problems.request_keys(self.graph), np.int64)
             called = [device.part_seconds for device in self.cluster]
-            rule = Functions(keys, np.array(called, np.float64), step_of)
-        return problem_of(self.step, self.cluster, groups, units, rule)
+            rule = problems.Functions(keys, np.array(called, np.float64), step_of)
+        return problems.problem_of(self.step, self.cluster, groups, units, rule)
 
     @cached_property
     def problem(self) -> Problem:
@@ -191,7 +183,7 @@ class Evaluator:
         passing = (max(u.memory.forward, u.memory.backward) for u in units)
         return Memory(
             weights=sum(unit.weight_bytes for unit in units),
-            gradients=sum(unit.gradient_bytes for unit in units),
+            gradients=sum(w.gradient_bytes for unit in units for w in unit.trained),
             slots=sum(unit.trained_bytes for unit in units) * self.step.slot_copies,
             activations=sum(unit.saved_floor for unit in units),
             workspace=max(passing, default=0),
@@ -213,7 +205,7 @@ class Evaluator:
     @cached_property
     def sort_of(self) -> dict[str, int]:
         """A number for each device; those that share one could change names."""
-        return dict(zip(self._number, equivalent_devices(self.problem)))
+        return dict(zip(self._number, problems.equivalent_devices(self.problem)))
 
     def plan(
         self,

@@ -341,14 +341,10 @@ class _Held:
                 self._hold(where, _WORKSPACE, owner, start, stop, size)
             later = [u for *_, u in spans[1:] if alone]
             adding = later[self.step.sums_behind :] + later[-1:] * len(later)
-            for u, by in zip(later, adding):
-                self._hold(
-                    where, _WORKSPACE, owner, self.done[u], self.stop[n + by], size
-                )
-            for by in dict.fromkeys(adding):
-                self._hold(
-                    where, _WORKSPACE, owner, self.done[by], self.stop[n + by], size
-                )
+            sums = ((by, by) for by in dict.fromkeys(adding))
+            for u, by in (*zip(later, adding), *sums):
+                span = self.done[u], self.stop[n + by]
+                self._hold(where, _WORKSPACE, owner, *span, size)
 
     def _by_device(self, units: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

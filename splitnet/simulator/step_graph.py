@@ -70,11 +70,6 @@ class Unit:
         """Weights at home there that are updated."""
         return sum(weight.bytes for weight in self.trained)
 
-    @property
-    def gradient_bytes(self) -> int:
-        """The gradients of these weights."""
-        return sum(weight.gradient_bytes for weight in self.trained)
-
 
 @dataclass(frozen=True)
 class StepGraph:

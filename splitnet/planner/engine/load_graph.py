@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
-
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
@@ -137,10 +136,7 @@ def loads(graph: LoadGraph, assignment: npt.ArrayLike) -> list[float]:
     here = pins_per_device(graph, place) > 0
     paid = (here & (here.sum(axis=1) > 1)[:, None]) * graph.net_seconds[:, graph.kind]
     seconds = graph.seconds[np.arange(len(place)), graph.kind[place]]
-    total: list[float] = (
-        np.bincount(place, seconds, devices) + paid.sum(axis=0)
-    ).tolist()
-    return total
+    return list(map(float, np.bincount(place, seconds, devices) + paid.sum(axis=0)))
 
 
 def pins_per_device(graph: LoadGraph, place: Ints) -> Ints:

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splitnet.core.plan import CONTIGUITIES
+from splitnet.planner import problem as problems
 from splitnet.planner.engine import annealing, load_graph, starts
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import random_state
@@ -36,14 +37,7 @@ from splitnet.planner.engine.load_graph import Bools, Floats, Ints
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import Tasks, merged, tasks_of
 from splitnet.planner.engine.uncompiled import repaired, with_bytes_as_seconds
-from splitnet.planner.problem import (
-    Problem,
-    contract,
-    device_line,
-    equivalent_devices,
-    is_contiguous,
-    single_devices,
-)
+from splitnet.planner.problem import Problem
 
 _STEPS_PER_PEAK = 50  # and unit, of a simulation with what devices hold
 # Steps of a proposal, of a net of its group, and of a call whose path is followed.
@@ -108,7 +102,7 @@ class _Search:
             self.construct, self.combine, self.hottest = 0.5, 0.0, 0.01
             self.growth, self.steps = (0.01, 0.01), 2 * self.steps
         self.hot = self.end = 0.0  # of this turn
-        self.kind = np.array(equivalent_devices(problem))
+        self.kind = np.array(problems.equivalent_devices(problem))
         # Bytes by which peaks are above sums, of assignments like the last ones.
         self.margin = np.zeros(problem.device_count)
         self.elite: list[Incumbent] = []
@@ -130,7 +124,7 @@ class _Search:
         problem, graph = self.problem, self.problem.graph
         if not load_graph.is_allowed(graph, place):
             return None
-        if not is_contiguous(problem, place, self.contiguity):
+        if not problems.is_contiguous(problem, place, self.contiguity):
             return None
         held = used = load_graph.bytes_per_device(graph, place)
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
@@ -208,7 +202,7 @@ class _Search:
         left out.
         """
         graph, groups = self.problem.graph, self.problem.group_count
-        places += single_devices(self.problem)
+        places += problems.single_devices(self.problem)
         places += [repaired(graph, place) for place in places]
         given = len(places)
         if self.tasks is not None and self.free:
@@ -238,7 +232,7 @@ class _Search:
         if self.constructed < self.construct * began:
             # Mostly of an order near that of the best one.
             best, near = self.best.place, known and self.random.random() < 0.75
-            line = device_line(target, best) if near else None
+            line = problems.device_line(target, best) if near else None
             stage = None if line is None else line[best]
             order = starts.random_order(target.graph, self.random, stage)
             found = starts.chain_partition(target.graph, self.kind, order, self.budget)
@@ -309,7 +303,7 @@ class _Search:
                 break
             self.budget.spend(200 + 0.3 * len(here.graph.net_pins))
             finer.append(((here, tasks), cluster))
-            here = contract(here, cluster, count)
+            here = problems.contract(here, cluster, count)
             place = starts.member_of(cluster, count, place)
             keep = starts.member_of(cluster, count, keep)
             if tasks is not None:
@@ -352,7 +346,9 @@ class _Search:
             tasks.counted.events = 0
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers.best = state.load.max() * penalty
-        line = device_line(problem, place) if self.contiguity == "pipeline" else None
+        line = None
+        if self.contiguity == "pipeline":
+            line = problems.device_line(problem, place)
         rules = annealing.Rules(
             *(steps, each, proposals, hot, cold, problem.cut_penalty),
             CONTIGUITIES.index(self.contiguity),

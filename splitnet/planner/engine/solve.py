@@ -21,12 +21,7 @@ from splitnet.planner.constraints import Group
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.load_graph import Ints, cut_size, is_allowed, loads
 from splitnet.planner.engine.uncompiled import BranchAndBound, packed
-from splitnet.planner.problem import (
-    Problem,
-    is_contiguous,
-    problem_of,
-    single_devices,
-)
+from splitnet.planner.problem import Problem, is_contiguous, problem_of, single_devices
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.step_graph import step_graph
 
@@ -111,24 +106,16 @@ def solve(
     until_found: bool = False,
     enough: float = 0.0,
 ) -> Solution:
-    """The best assignment found for an objective.
+    """The best assignment found: the least value times 1 + cut penalty x cut size.
 
-    It is minimised times 1 + cut penalty x cut size. The same problem, seed and effort
-    give the same answer unless the clock ends the search.
+    The same problem, seed and effort give the same answer unless the clock ends the
+    search. The time limit is without loading or compiling it; if the effort, in steps
+    of about a microsecond, is None, the limit gives it. `on_progress` gets the fraction
+    done and the best value so far. If there is nothing to `prove`, the bound is 0.
 
-    Args:
-        problem: What to place.
-        objective: What to minimise.
-        contiguity: One of `core.plan.CONTIGUITIES`; None is "free".
-        time_limit: Seconds, without loading or compiling the search.
-        effort: Steps of about a microsecond; those of the time limit by default.
-        seed: Of the random numbers.
-        starts: Assignments to begin with.
-        on_progress: Called with the fraction done and the best value so far.
-        prove: Whether to look for a lower bound, which is 0 otherwise.
-        until_found: Any assignment that keeps the constraints will do.
-        enough: All on one device, without transfers, will do if its value, without the
-            calls of functions, is no more than this fraction above the lower bound.
+    If `until_found`, any assignment that keeps the constraints will do. So will all on
+    one device, without transfers, if its value without the calls of functions is no
+    more than the fraction `enough` above the lower bound.
     """
     groups, shape = problem.group_count, contiguity or "free"
     seconds = time_limit * (1.0 - _PROGRAM_SHARE * (groups <= _PROGRAM_GROUPS))

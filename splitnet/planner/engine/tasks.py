@@ -216,8 +216,7 @@ def pop(queue: Records) -> None:
     queue[i] = last
 
 
-LONG, _NEVER = float(2 * CALLS), 1e300
-"""Calls from which a run is cut."""
+LONG, _NEVER = float(2 * CALLS), 1e300  # calls from which a run is cut
 
 
 @compiled

@@ -13,16 +13,12 @@ from math import inf
 
 import numpy as np
 
+from splitnet.planner import problem as problems
 from splitnet.planner.bounds import CriticalPath, cost_per_device
 from splitnet.planner.engine import load_graph
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.load_graph import Floats, Ints, LoadGraph
-from splitnet.planner.problem import (
-    Problem,
-    equivalent_devices,
-    running_order,
-    single_devices,
-)
+from splitnet.planner.problem import Problem
 
 # How long a tree is searched, which ends early if it comes forward too slowly for that;
 # groups up to which it goes on as long as nothing fits.
@@ -59,7 +55,7 @@ class BranchAndBound:
         pays = graph.net_seconds[:, graph.kind] * (objective == "throughput")
         self.nets = list(zip(pins, graph.net_weight.tolist(), pays.tolist()))
         self.path = CriticalPath(problem) if objective == "latency" else None
-        self.equal = equivalent_devices(problem)
+        self.equal = problems.equivalent_devices(problem)
         least, free = cost.min(axis=1), graph.allowed.sum(axis=1) > 1
         self.order = sorted(range(groups), key=lambda g: (free[g], -least[g], g))
         rest = least[self.order[::-1]].cumsum()[::-1]  # of the groups from each one on
@@ -68,14 +64,15 @@ class BranchAndBound:
         self.place, self.value, self.complete = np.zeros(groups, np.int64), inf, True
         self.done = 0.0  # about the fraction of the tree that is searched
         self.began = budget.spent
-        path = self.path.size if self.path else 0
+        arcs = self.path.arcs if self.path else []
+        path = len(arcs) + sum(map(len, arcs))
         self.node_steps = 5 + len(graph.net_pins) / 3 + 0.4 * path
         units = len(problem.group_of_unit)
         self.leaf_steps = 20 + (60 if objective == "memory" else 30) * units
 
     def search(self, starts: Iterable[Ints]) -> None:
         """Try single devices, the starts, and, within budget, what may be better."""
-        for start in (*single_devices(self.problem), *starts):
+        for start in (*problems.single_devices(self.problem), *starts):
             self._evaluate(start)
         self._assign(0, 1.0)
 
@@ -148,7 +145,7 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
         return None
     groups, least, each = problem.group_count, inf, 30 * len(problem.group_of_unit)
     after = load_graph.lists_of(graph.successor_start, graph.successors)
-    order = running_order(after)
+    order = problems.running_order(after)
     order += sorted(set(range(groups)) - set(order))  # those on a cycle
     for balanced in (False, True)[: 1 + (groups <= _MOST_BALANCED)]:
         room = capacity.copy()

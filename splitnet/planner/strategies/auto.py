@@ -16,14 +16,9 @@ from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import with_pins
 from splitnet.planner.evaluate import Evaluator, Found
 from splitnet.planner.planner import NothingFitsError, plan_of, search
+from splitnet.planner.strategies import space
 from splitnet.planner.strategies.candidates import Candidate, Trial, choose, compared
-from splitnet.planner.strategies.space import (
-    Limits,
-    Placed,
-    device_counts,
-    obstacles_of,
-    workers_of,
-)
+from splitnet.planner.strategies.space import Limits, Placed
 from splitnet.simulator.units import scaled_graph
 
 _FREE: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
@@ -121,7 +116,7 @@ def choices(
     Layers are cut only where a worker has no room for them, into more slices as long as
     that gains. The first choice is that of the whole model, if it is not fixed.
     """
-    workers = workers_of(cluster)  # for slices, those with the most memory first
+    workers = space.workers_of(cluster)  # for slices, those with the most memory first
     workers.sort(key=lambda name: -cluster[name].memory_bytes)
     made = list[Choice]()
 
@@ -150,7 +145,7 @@ def choices(
     until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
     held = _held(graph, options)
     large = [n for n, size in held.items() if size > cluster[workers[0]].memory_bytes]
-    for count in device_counts(len(workers)):
+    for count in space.device_counts(len(workers)):
         names = [name for name in large if not limits.obstacle(name, count)]
         least = cluster[workers[count - 1]].memory_bytes
         if not names or sum(held[name] for name in names) > count * least:
@@ -190,7 +185,7 @@ class Choice(Trial):
         self._plain = replace(options, **_FREE)
         evaluator = Evaluator.of(graph, cluster, self._plain)
         groups = evaluator.resolve(options.missing)
-        known = obstacles_of(graph) | dict(obstacles)
+        known = space.obstacles_of(graph) | dict(obstacles)
         super().__init__(evaluator, groups, known, options)
         self.refused: NothingFitsError | None = None
         more = self._searched(graph) if searched else []

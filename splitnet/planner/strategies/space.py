@@ -232,10 +232,7 @@ def _lasting_bytes(graph: Graph, group: Group) -> int:
 
 
 def towers_of_stages(
-    evaluator: Evaluator,
-    groups: Groups,
-    devices: Devices,
-    home: str | None,
+    evaluator: Evaluator, groups: Groups, devices: Devices, home: str | None
 ) -> Iterator[Placed]:
     """Stages on the first devices, copied to the other ones."""
     index = {device: i for i, device in enumerate(devices[0])}
