@@ -63,6 +63,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
     assert "typical" not in printed
     tiny = cli(f"{words} --cluster 2*gpu --memory 64KiB", 1)
     assert tiny.out.startswith("no strategy fits; ")
+    assert "; does not fit\n" in tiny.out
 
 
 @pytest.mark.parametrize(

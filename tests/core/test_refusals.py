@@ -33,10 +33,6 @@ SHAPELESS = replace(CALL, output_shapes=((1,),), output_dtypes=())
         ({"tensors": (Tensor(CALL.name, LAST.name, 99),)}, "there is no output 99"),
         ({"outputs": ("no",)}, "output names the call 'no', which"),
         ({"calls": GRAPH.calls[::-1]}, "its calls are not in topological order"),
-        (
-            {"tensors": (*GRAPH.tensors, Tensor(LAST.name, "x"))},
-            "join -> x: its calls are not in topological order",
-        ),
     ],
 )
 def test_a_broken_graph_is_refused(change, said):
@@ -58,7 +54,6 @@ def device_of_a_file(**change):
     ("change", "message"),
     [
         ({"batch": True}, "graph.batch: expected `int`, got `bool`"),
-        ({"batch": -1}, "graph.batch: expected `int` >= 1"),
         ({"calls": [{}]}, "graph.calls[0]: missing required field `name`"),
         ({"parts": [{"name": "a", "on": [3]}]}, "parts[0].on[0]: expected `str`"),
         ({"colour": 1}, "graph: unknown field 'colour'"),
@@ -99,7 +94,6 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
     ("load", "text", "message"),
     [
         (as_plan, "", "cannot load the plan .* it is not JSON"),
-        (as_plan, '{"a": 1, "obj', "cut off"),
         (as_plan, '{"a": NaN}', "a: the number is out of range"),
         (as_plan, '{"a": "' + "a" * 20_000 + '"}', "a: a text of 20000 characters"),
         (as_plan, '{"a": [1' + "0" * 400 + "]}", r"a\[0\]: the number is out of range"),
@@ -111,8 +105,6 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (as_plan, r'{"\u001b[2J": 1}', "control characters"),
         (as_plan, "\ud800".encode("utf-16", "surrogatepass"), "it is not UTF-8"),
         (as_toml, "a = 1\na = 2", "cannot load the plan .* it is not TOML"),
-        (as_toml, "a = nan", "a: the number is out of range"),
-        (as_toml, "a = " + "[" * 5000, "nested too deeply|not TOML"),
         (as_graph, "[]", "the graph '.*/file': expected `object`"),
         (Cluster.load, "[[device]\n", "cannot load the cluster file .* is not TOML"),
         (Cluster.load, "", "it has 0 devices"),

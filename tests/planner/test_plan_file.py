@@ -15,9 +15,9 @@ from splitnet.planner.analysis import with_verdict
 from splitnet.planner.evaluate import executed
 from splitnet.planner.plan_file import load_plan, plan_from_dict, plan_to_dict
 from tests.planner.quick import plan_graph
-from tests.planner.test_parallel import chain, towered
+from tests.planner.test_parallel import towered
 from tests.simulator.small import Seconds
-from tests.zoo import diamond, random_dag, two_towers
+from tests.zoo import chain, diamond, random_dag, two_towers
 
 BOX = Cluster.of("2*gpu", "cpu")
 WHOLE = plan_to_dict(plan_graph(two_towers(on=("gpu:0", "gpu:5")), BOX))
@@ -87,10 +87,7 @@ def test_plan_file_keeps_the_bound_of_its_search():
         (lambda v: v["device_of"].pop("see"), "left out: see"),
         (lambda v: v["device_of"].update(sea="gpu:0"), "sea"),
         (lambda v: v["device_of"].update(see="gpu:9"), "no device 'gpu:9' here"),
-        (lambda v: v["device_of"].update(see="../etc"), "no device '../etc'"),
         (lambda v: v["device_of"].update(see=7), "device_of.*expected `str`"),
-        (lambda v: v["cluster"].update(devices=[]), "it has 0 devices"),
-        (lambda v: v["fallbacks"][0].pop("part"), r"fallbacks\[0\]: missing required"),
     ],
 )
 def test_plan_file_names_the_field_at_fault(tmp_path, change, message):

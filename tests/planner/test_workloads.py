@@ -6,7 +6,7 @@ import pytest
 
 from splitnet.core.errors import PlanFileError
 from splitnet.planner.constraints import violations
-from splitnet.planner.workloads import device_of_split, workload_of
+from splitnet.planner.workloads import workload_of
 from tests.planner.quick import find_plan
 
 
@@ -74,17 +74,6 @@ def test_a_planned_workload_is_worth_its_maximum_load(data, contiguity):
     assert data["edges"] or plan.value == pytest.approx(5.0)
 
 
-def test_a_split_is_a_placement():
-    rows = [{"nodes": [3, 5]}, {"nodes": [7]}]
-
-    assert device_of_split({"fpgas": rows, "cpus": [{"nodes": [9]}]}) == {
-        **{"3": "gpu:0", "5": "gpu:0"},
-        **{"7": "gpu:1", "9": "cpu:0"},
-    }
-    with pytest.raises(PlanFileError, match=r"split.fpgas\[0\].nodes\[0\]: expected"):
-        device_of_split({"fpgas": [{"nodes": ["3"]}]})
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -103,7 +92,6 @@ def test_a_split_is_a_placement():
         (lambda w: w["edges"][0].update(destId=4), "no node has id 4"),
         (lambda w: w["edges"][1].update(cost=9.0), "node 3 has one output cost"),
         (lambda w: w["edges"][0].update(sourceId=9, destId=3, cost=0), "a cycle"),
-        (lambda w: w.clear(), "missing required field"),
     ],
 )
 def test_broken_workload_names_the_field(change, message):

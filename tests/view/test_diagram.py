@@ -189,13 +189,6 @@ def test_diagram_of_stands_in_running_order_whatever_the_parts_order():
     assert len(shown) == 6
 
 
-def test_dot_of_draws_equivalent_devices_in_one_lane():
-    """32 GPUs with two towers each: gpu:0 runs the head as well, the others are one."""
-    shown = diagram_of(plans.towers(64, 32))
-    assert [len(devices) for devices in shown.lanes.values()] == [1, 31, 1]
-    assert "gpu:1 … gpu:31" in dot_of(plans.towers(64, 32))
-
-
 def test_dot_of_tells_long_names_apart():
     draft = plans.Draft("deep", 8)
     draft.source("x")

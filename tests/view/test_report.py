@@ -13,7 +13,7 @@ from splitnet.core.audit import Audit, Finding
 from splitnet.core.errors import format_bytes
 from splitnet.core.plan import Strategy, StrategyComparison
 from splitnet.planner.evaluate import score
-from splitnet.view.report import explorer_json, report, report_html
+from splitnet.view.report import explorer_json, report_html
 from splitnet.view.style import clean
 from tests.view import plans
 from tests.view.test_tables import STRAYED
@@ -234,9 +234,3 @@ def test_report_shows_nasty_names_as_text():
     assert page.tags.count("script") == 3
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert any("<script>alert(1)</script>" in text for text in page.words)
-
-
-def test_report_writes_its_file(tmp_path):
-    path = report(plans.towers(30), tmp_path / "report.html")
-    assert path.read_text(encoding="utf-8") == page_of("towers")
-    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

@@ -117,16 +117,6 @@ def test_what_cannot_be_is_infeasible(calls, objective, broken):
     assert len(found.assignment) == calls
 
 
-def test_empty_problem_is_solved():
-    problem = random_loads(5, 0)
-    nothing = problem.graph._replace(size_bytes=np.zeros(0), seconds=np.zeros((0, 2)))
-
-    found = solve(replace(problem, graph=nothing), objective="memory")
-
-    assert found.assignment.tolist() == []
-    assert found.value == 0.0
-
-
 @pytest.mark.parametrize("calls", [12, 60])
 def test_search_for_what_fits_ends_with_it(calls):
     """Any assignment will do: a search without other end comes back with one."""
