@@ -14,6 +14,12 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.net import Net
 from splitnet.core.plan import Plan, PlanOptions, ScoreOptions, StrategyComparison
+from splitnet.planner import analysis, evaluate, what_if
+from splitnet.planner.plan_file import load_plan
+from splitnet.planner.strategies import auto
+from splitnet.planner.strategies.candidates import compare_plan
+from splitnet.planner.strategies.space import Limits
+from splitnet.view.render import notebook_progress
 
 if TYPE_CHECKING:
     import keras
@@ -74,15 +80,12 @@ def plan(
         DeviceError: an impossible pin, or a device that is missing under "error".
         InfeasibleError: nothing fits; with what would make it fit.
     """
-    from splitnet.planner.strategies.auto import plan_placement, plan_strategy
-    from splitnet.view.render import notebook_progress
-
     on_progress = options.pop("on_progress", None) or notebook_progress()
-    asked = PlanOptions(**options, on_progress=on_progress)
-    source, graph, cluster, asked = _read(source, cluster, asked)
-    if asked.strategy is None:
-        return plan_placement(graph, cluster, asked, lambda: _limits(source, asked))
-    return plan_strategy(graph, cluster, asked, _limits(source, asked))
+    how = PlanOptions(**options, on_progress=on_progress)
+    source, graph, cluster, how = _read(source, cluster, how)
+    if how.strategy is None:
+        return auto.plan_placement(graph, cluster, how, lambda: _limits(source, how))
+    return auto.plan_strategy(graph, cluster, how, _limits(source, how))
 
 
 def compare_strategies(
@@ -96,17 +99,13 @@ def compare_strategies(
     source, with arguments as in `plan`, strategies are searched as by strategy="auto".
     """
     if isinstance(source, Plan):
-        from splitnet.planner.strategies.candidates import compare_plan
-
         if cluster is not None or options:
             fault = "compare_strategies(plan) takes nothing else."
             raise DeclarationError(f"{fault} Give its source to compare with others.")
         return source.verdict.strategies or compare_plan(source)
-    from splitnet.planner.strategies.auto import strategies_of
-
     chosen = PlanOptions(**{"strategy": "auto", **options})
     source, graph, cluster, chosen = _read(source, cluster, chosen)
-    return strategies_of(graph, cluster, chosen, _limits(source, chosen))
+    return auto.strategies_of(graph, cluster, chosen, _limits(source, chosen))
 
 
 def _read(
@@ -132,8 +131,6 @@ def _read(
     if pins == "as_built":
         pins = pins_as_built(source, graph, cluster, options.nested)
     elif isinstance(pins, str | PathLike):
-        from splitnet.planner.plan_file import load_plan
-
         pins = load_plan(Path(pins))
     known = replace(
         options,
@@ -145,8 +142,6 @@ def _read(
 
 
 def _limits(source: Any, options: PlanOptions) -> Any:
-    from splitnet.planner.strategies.space import Limits
-
     if isinstance(source, Graph):
         return Limits()
     from splitnet.tf.parallel.pipeline import obstacles_of
@@ -187,8 +182,6 @@ def score(
     or patterns to devices; together they name every part. Or it is another plan. What
     else may be given is as in `plan`.
     """
-    from splitnet.planner import analysis, evaluate
-
     _, graph, cluster, known = _read(source, cluster, PlanOptions(**options))
     return analysis.with_verdict(evaluate.score(graph, cluster, device_of, known))
 
@@ -211,8 +204,6 @@ def largest_batch(
     anew in half a second. No batch above `most` is tried. Bytes of a `Graph` are taken
     to grow with the batch. What else may be given is as in `plan`.
     """
-    from splitnet.planner import what_if
-
     known = {"pins": pins, "optimizer": optimizer, "training": training}
     options, fixed = PlanOptions(**known, nested=nested), []
     if not isinstance(source, Graph):

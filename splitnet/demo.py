@@ -19,9 +19,6 @@ import splitnet as sn
 
 ENOUGH = 0.94
 BATCH = 256
-TRAINING_PAIRS = 40_000
-VALIDATION_PAIRS = 4_000
-TRAINING_IMAGES = 1_400
 
 _NOT_SHOWN = """
 CPU devices stood in for GPUs, which cannot show:
@@ -106,8 +103,8 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
                 second[here] = draw.choice(others, here.sum())
         return [images[first], images[second]], same.astype("float32")[:, None]
 
-    seen, held_out = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
-    return pairs(seen, TRAINING_PAIRS), pairs(held_out, VALIDATION_PAIRS)
+    seen, held_out = np.split(order, [1_400])
+    return pairs(seen, 40_000), pairs(held_out, 4_000)
 
 
 def run(

@@ -31,14 +31,10 @@ class Ref:
         return Ref(self.net, self.name, self.number, (*self.path, key))
 
     def __iter__(self) -> Iterator["Ref"]:
-        if not (keys := self.keys()):
+        if not (keys := hook("output_keys")(self.net, self)):
             hint = "it cannot be unpacked; use the reference itself."
             raise DeclarationError(f"branch {self.name!r} has one output, so {hint}")
         return iter([self[key] for key in keys])
-
-    def keys(self) -> list[int | str]:
-        """The positions or keys of the outputs, if they are several."""
-        return list(hook("output_keys")(self.net, self) or ())
 
 
 @dataclass(frozen=True, eq=False)
