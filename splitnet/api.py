@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs import costs_of
+from splitnet.core.costs import load_costs
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.net import Net
@@ -134,7 +134,7 @@ def _read(
         pins = load_plan(Path(pins))
     known = replace(
         options,
-        costs=costs_of(options.costs),
+        costs=load_costs(options.costs),
         pins=pins,
         regroup=options.regroup or not isinstance(source, Net | Graph),
     )

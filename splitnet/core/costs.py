@@ -13,14 +13,14 @@ single layers in TensorFlow 2.21 on two cores.
 import math
 import re
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from splitnet.core.checks import Amount, Positive, Rate, Seconds
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.errors import DeclarationError, PlanFileError
+from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call
 from splitnet.core.serialization import decode, encode, load_json, write_json
 
@@ -270,19 +270,9 @@ def save_costs(costs: Costs, path: str | Path) -> None:
     write_json(encode(_CostFile(2, costs)), path, "cost table")
 
 
-def load_costs(path: str | Path) -> Costs:
-    """Read what `save_costs` wrote; `PlanFileError` names the field at fault."""
-    return load_json(path, "cost table", lambda values: decode(values, _CostFile)).costs
-
-
-def costs_of(costs: Any) -> Any:
-    """A cost model as given, or read from its file."""
-    return load_costs(Path(costs)) if isinstance(costs, str | PathLike) else costs
-
-
-def costs_for_file(costs: CostModel) -> Costs:
-    """The costs of a plan that is saved; `PlanFileError` for a class of the user's."""
-    if not isinstance(costs, Costs):
-        kind, hint = type(costs).__name__, "plan with costs=None, or measured ones."
-        raise PlanFileError(f"a file cannot hold costs of class {kind!r}; {hint}")
+def load_costs(costs: Any) -> Any:
+    """A cost model as given, or from its file; `PlanFileError` names what is wrong."""
+    if isinstance(costs, str | PathLike):
+        build = partial(decode, kind=_CostFile)
+        return load_json(Path(costs), "cost table", build).costs
     return costs

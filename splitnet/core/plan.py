@@ -1,8 +1,4 @@
-"""The result of planning: a device for every part, and what was predicted for it.
-
-Data only. `splitnet.planner` makes plans and fills in their verdicts; the methods that
-explain, compare, save and draw a plan call other packages through `core.hook`.
-"""
+"""The result of planning: a device for every part, and what was predicted for it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs import Costs, costs_for_file
+from splitnet.core.costs import Costs
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Fallback, Placement, Plan
@@ -78,13 +78,15 @@ def load_plan(path: str | Path) -> Plan:
 
 def plan_to_dict(plan: Plan) -> dict[str, object]:
     """The plan as plain values."""
+    if not isinstance(plan.costs, Costs):
+        fault = f"a file cannot hold costs of class {type(plan.costs).__name__!r}"
+        raise PlanFileError(f"{fault}; plan with costs=None, or measured ones.")
     known: dict[str, Any] = {
         "splitnet_plan": VERSION,
         "device_of": dict(plan.device_of),
         "placements": tuple(
             _Placed(p.part, p.requested, p.reason) for p in plan.placements
         ),
-        "costs": costs_for_file(plan.costs),
     }
     same = {one.name for one in fields(_File)} - known.keys()
     file = _File(**known, **{name: getattr(plan, name) for name in same})

@@ -1,8 +1,4 @@
-"""Draw DOT text with pygraphviz, as a program: `FORMAT ENGINE [ARGUMENT ...]`.
-
-Reads standard input, writes the picture to standard output. It is a process of its own
-because a fault in Graphviz's C code would end the process that trains.
-"""
+"""Draw DOT text of standard input with pygraphviz: `FORMAT ENGINE [ARGUMENT ...]`."""
 
 import sys
 

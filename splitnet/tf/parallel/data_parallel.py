@@ -8,7 +8,7 @@ import keras
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device
-from splitnet.core.costs import costs_of
+from splitnet.core.costs import load_costs
 from splitnet.core.errors import DeviceError
 from splitnet.core.graph import BATCH_NORMS, Graph, Part, Towers
 from splitnet.core.net import preferences
@@ -69,7 +69,7 @@ def data_parallel(
         placed = None
     towers = Towers((), preferences(weights_on), batch_norm)
     graph = towers_of(model, placed, cluster, devices, towers, batch)
-    options = PlanOptions(missing=missing, costs=costs_of(costs), optimizer=optimizer)
+    options = PlanOptions(missing=missing, costs=load_costs(costs), optimizer=optimizer)
     plan = plan_graph(graph, cluster, options)
     if placed is not None:
         plan = executed(plan, replace(placed.plan.execution, recompute=()))
