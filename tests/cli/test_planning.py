@@ -32,6 +32,10 @@ def test_plan_of_a_saved_plan_shows_its_table_or_figures(cli, plan_file, tmp_pat
     pins = "--pin left=gpu:1 --pin join=gpu:0,cpu"
     device_of = cli(f"{words} --json {pins}").answer["device_of"]
     assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")
+    refused = cli(f"{words} --memory 64KiB", 1)
+    assert refused.out == ""
+    assert "splitnet: InfeasibleError: " in refused.err
+    assert "Traceback" not in refused.err
 
 
 def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
@@ -44,23 +48,6 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
 
     assert plan.execution.microbatches > 1
     assert cli(f"simulate {saved} --json").answer["seconds"] == plan.seconds
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("2*gpu,cpu --memory 64KiB", 1, "InfeasibleError: "),
-        ("gpu,cpu --missing error", 2, "gpu:1"),
-        ("gpu,cpu --split wide", 2, "write LAYER=N"),
-        ("2*gpu --strategy auto --split left=2", 2, "has no layers"),
-    ],
-)
-def test_plan_that_cannot_be_is_a_no(words, code, said, cli, plan_file):
-    printed = cli(f"plan {plan_file} --cluster {words}", code)
-    assert printed.out == ""
-    assert printed.err.startswith("splitnet: ")
-    assert said in printed.err
-    assert "Traceback" not in printed.err
 
 
 def on_a_terminal(*arguments):
@@ -150,13 +137,3 @@ def test_score_of_a_workload_split(fpgas, code, said, cli, workload_file, tmp_pa
     scored = cli(f"score {workload} {split} --json", code)
     if code == 0:
         assert scored.answer["value"] == pytest.approx(2.25)
-
-
-def test_score_of_a_persons_placement(cli, plan_file, tmp_path):
-    mine = tmp_path / "mine.json"
-    mine.write_text(json.dumps({"left": "gpu:0", "right": "gpu:0", "join": "cpu:0"}))
-    person = cli(f"score {plan_file} {mine} --cluster 2*gpu,cpu --json").answer
-    planner = cli(f"plan {plan_file} --cluster 2*gpu,cpu --json").answer
-
-    assert person["device_of"]["right"] == "gpu:0"
-    assert person["value"] >= planner["value"]

@@ -77,7 +77,6 @@ def test_plan_file_keeps_the_bound_of_its_search():
     [
         (lambda v: v.pop("splitnet_plan"), "no field 'splitnet_plan'"),
         (lambda v: v.update(splitnet_plan=2), "of version 1, .* it has version 2"),
-        (lambda v: v.pop("graph"), "missing required field `graph`"),
         (lambda v: v.update(colour=1), "unknown field 'colour'"),
         (lambda v: v.update(objective="fun"), "objective: Invalid enum value 'fun'"),
         (lambda v: v.update(optimizer="sophia"), "no known optimizer 'sophia'"),
@@ -87,7 +86,6 @@ def test_plan_file_keeps_the_bound_of_its_search():
         (lambda v: v["device_of"].pop("see"), "left out: see"),
         (lambda v: v["device_of"].update(sea="gpu:0"), "sea"),
         (lambda v: v["device_of"].update(see="gpu:9"), "no device 'gpu:9' here"),
-        (lambda v: v["device_of"].update(see=7), "device_of.*expected `str`"),
     ],
 )
 def test_plan_file_names_the_field_at_fault(tmp_path, change, message):

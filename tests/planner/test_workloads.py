@@ -77,7 +77,6 @@ def test_a_planned_workload_is_worth_its_maximum_load(data, contiguity):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w.update(maxFPGAs="two"), r"maxFPGAs: expected `float`"),
         (lambda w: w.update(maxFPGAs=2.5), r"maxFPGAs: .*multiple of 1.0"),
         (lambda w: w.update(maxFPGAs=-1), r"maxFPGAs: expected `float` >= 0"),
         (lambda w: w.update(maxFPGAs=0, maxCPUs=0), "there is no device"),

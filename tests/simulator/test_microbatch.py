@@ -37,7 +37,7 @@ def order(found, device):
         ("ab", "01", "1f1b", "F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"),
         # A stage of two parts runs both for a micro-batch before it takes the next.
         ("abcd", "0011", "gpipe", "F0 F0 F1 F1 F2 F2 F3 F3", "F0 F0 B0 B0"),
-        # Before and after a merge elsewhere that computes nothing are two stages.
+        # Before and after a merge elsewhere that computes nothing are two runs.
         ("amb", "010", "gpipe", "F0 F1 F2 F0", "F0 F1 F2 F3"),
     ],
 )
