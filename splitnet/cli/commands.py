@@ -224,7 +224,7 @@ def config(
             value = format_bytes(value)
         origin = "default" if one.origin == "default" else one.source
         row = {"option": one.name, "value": str(value), "origin": origin}
-        rows.append(row | {"meaning": OPTIONS[one.name].about})
+        rows.append(row | {"meaning": OPTIONS[one.name][1]})
     answer(None, rows)
     none = "none (splitnet.toml, or [tool.splitnet] of pyproject.toml)"
     file = config_file(os.environ, Path.cwd()) or none
@@ -232,9 +232,9 @@ def config(
 
 
 _SETTINGS: cli.Table = {
-    name: Annotated[bool if option.type is bool else str, option.about]
-    for name, option in OPTIONS.items()
-} | {"visible": Annotated[str, Option("--gpus", help=OPTIONS["visible"].about)]}
+    name: Annotated[bool if kind is bool else str, about]
+    for name, (kind, about) in OPTIONS.items()
+} | {"visible": Annotated[str, Option("--gpus", help=OPTIONS["visible"][1])]}
 
 
 def run(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -26,10 +25,9 @@ def answer(
     if for_program:
         text = json.dumps(value, indent=2, allow_nan=False)
     elif not isinstance(text, str):
-        from splitnet.view.tables import Grid, grid_text
+        from splitnet.view.tables import Grid, grid_text, terminal_width
 
-        wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 300
-        text = grid_text(Grid(text, left=99), wide)
+        text = grid_text(Grid(text, left=99), terminal_width(300))
     print(text)
 
 

@@ -15,8 +15,8 @@ from splitnet.core.plan import Plan
 from splitnet.core.replication import microbatch_growth
 from splitnet.core.timeline import PHASES
 
-_ASPECTS = {one: one for one in ("forward", "backward")}
-_ASPECTS |= {one: f"{one}s" for one in ("variable", "slot", "update")}
+ASPECTS = {one: one for one in ("forward", "backward")}
+ASPECTS |= {one: f"{one}s" for one in ("variable", "slot", "update")}
 """What was seen -> the aspect of a part that it belongs to."""
 
 _TOLERATED_BYTES = 64
@@ -165,13 +165,13 @@ class _Comparison:
                 if one.device != planned:
                     on = f"is on {one.device}, planned on {planned}."
                     text = f"{one.kind} {one.name!r} of {part!r} {on}"
-                    self._add(_ASPECTS[one.kind], part, planned, one.device, text)
+                    self._add(ASPECTS[one.kind], part, planned, one.device, text)
         moved = self._compare_copies()
         rows = []
         for name, device in self.plan.device_of.items():
             its = {
                 aspect: " + ".join(dict.fromkeys(self.where[name, what]))
-                for what, aspect in _ASPECTS.items()
+                for what, aspect in ASPECTS.items()
             }
             ops = sum(len(self.where[name, phase]) for phase in PHASES)
             rows.append(Row(name, device, **its, ops=ops))
@@ -195,7 +195,7 @@ class _Comparison:
             some = f"{', '.join(types[:4])}{' ...' if len(types) > 4 else ''}"
             text = f"{phase} of {part or 'all parts'!r}: {some} ({ops[0].name}) ran on "
             text += f"{device}, planned on {planned}."
-            self._add(_ASPECTS[phase], part, planned, device, text)
+            self._add(ASPECTS[phase], part, planned, device, text)
 
     def _prove_all(self) -> None:
         """Find parts with work to do of which nothing was seen, so nothing is proven.
@@ -224,7 +224,7 @@ class _Comparison:
                     self.notes.append(f"{phase} of {name!r}: {merged}")
                     continue
                 text = f"{phase} of {name!r}: nothing of it was seen to run on {on}."
-                self._add(_ASPECTS[phase], name, on, "not seen", text)
+                self._add(ASPECTS[phase], name, on, "not seen", text)
         if self.seen.unneeded:
             names = ", ".join(map(repr, self.seen.unneeded))
             self.notes.append(f"nothing in this step needs {names}.")

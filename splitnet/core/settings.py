@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -31,26 +31,20 @@ _Bytes = Annotated[int, Meta(ge=2**20)]
 _Share = Annotated[float, Meta(ge=0.001, le=1)]
 
 
-class Option(NamedTuple):
-    """A runtime setting: the type of its value, and what it means."""
-
-    type: Any
-    about: str
-
-
-OPTIONS: Mapping[str, Option] = {
-    "visible": Option(_Gpus, "GPUs to use (of CUDA_VISIBLE_DEVICES): '0,1', all, none"),
-    "memory_growth": Option(bool, "take GPU memory as it is needed, on all GPUs"),
-    "memory_limit": Option(_Bytes, "memory of each GPU that may be used: '4 GiB'"),
-    "memory_fraction": Option(_Share, "share of each GPU's memory; needs nvidia-ml-py"),
-    "logical_gpus": Option(Positive, "devices on each GPU; needs a limit or fraction"),
-    "cpu_devices": Option(Positive, "how many CPU devices, for stand-ins too"),
-    "cpu_threads": Option(Positive, "threads of an operation, and across by default"),
-    "inter_op_threads": Option(Positive, "threads across operations"),
-    "soft_placement": Option(bool, "TensorFlow may silently use another device"),
-    "log_placement": Option(bool, "TensorFlow prints the device of every op"),
-    "determinism": Option(bool, "bitwise equal runs; slower"),
+OPTIONS: Mapping[str, tuple[Any, str]] = {
+    "visible": (_Gpus, "GPUs to use (of CUDA_VISIBLE_DEVICES): '0,1', all, none"),
+    "memory_growth": (bool, "take GPU memory as it is needed, on all GPUs"),
+    "memory_limit": (_Bytes, "memory of each GPU that may be used: '4 GiB'"),
+    "memory_fraction": (_Share, "share of each GPU's memory; needs nvidia-ml-py"),
+    "logical_gpus": (Positive, "devices on each GPU; needs a limit or fraction"),
+    "cpu_devices": (Positive, "how many CPU devices, for stand-ins too"),
+    "cpu_threads": (Positive, "threads of an operation, and across by default"),
+    "inter_op_threads": (Positive, "threads across operations"),
+    "soft_placement": (bool, "TensorFlow may silently use another device"),
+    "log_placement": (bool, "TensorFlow prints the device of every op"),
+    "determinism": (bool, "bitwise equal runs; slower"),
 }
+"""Runtime settings: the type of a value, and what it means."""
 
 # Pairs that cannot both be: TensorFlow refuses them with a bare ValueError.
 _CLASHES = [
@@ -124,7 +118,7 @@ def resolve(
 
 def _parsed(name: str, value: object, source: str) -> Any:
     """A value, or its text in an environment variable, as the type of its option."""
-    kind = OPTIONS[name].type
+    kind, _ = OPTIONS[name]
     allowed, meant = rule_of(kind)[0], value
     if name == "memory_limit":
         allowed = "1 MiB or more, such as '4 GiB' or a number of bytes"

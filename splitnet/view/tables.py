@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from splitnet.core.audit import Audit
+from splitnet.core.audit import ASPECTS, Audit
 from splitnet.core.checks import Width
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_count, format_seconds
@@ -26,9 +26,8 @@ from splitnet.view import facts
 from splitnet.view.style import clean, counted, percent, shape_text, shortened
 
 NARROW, WIDE, PAGE = 0, 1, 2
-_ASPECTS = ("forward", "backward", "variables", "slots", "updates")
 _KINDS = ("weights", "grads", "slots", "activ.", "receive", "workspace")
-_WIDTH, _LEAST_WIDTH, _WIDE_FROM = 80, 56, 110  # columns; the first if no terminal
+_LEAST_WIDTH, _WIDE_FROM = 56, 110  # columns
 _MOST_TRANSFERS = 5
 _MOST_LINKS = 12
 
@@ -56,7 +55,7 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
     columns; None takes the terminal's, or 80 where there is none. From 110 columns on,
     memory and time are broken down.
     """
-    columns = max(_terminal_width() if width is None else width, _LEAST_WIDTH)
+    columns = max(terminal_width() if width is None else width, _LEAST_WIDTH)
     lines: list[str] = []
     if isinstance(thing, Plan):
         title = f"batch {thing.batch}, {' '.join(facts.objective_text(thing))}"
@@ -80,8 +79,9 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def _terminal_width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+def terminal_width(otherwise: int = 80) -> int:
+    """Columns of the terminal, if standard output is one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
 
 
 def grid_text(grid: Grid, width: int) -> str:
@@ -239,7 +239,7 @@ def audit_grids(audit: Audit) -> dict[str, Grid]:
     """Where each part ran, "ok" where it was planned, and what was copied."""
     rows = []
     for row in audit.rows:
-        seen = {aspect: getattr(row, aspect) for aspect in _ASPECTS}
+        seen = {aspect: getattr(row, aspect) for aspect in ASPECTS.values()}
         cells = {a: "ok" if d == row.planned else d or "-" for a, d in seen.items()}
         words = {"branch": row.part, "planned": row.planned}
         rows.append(words | cells | {"ops": str(row.ops)})
@@ -258,7 +258,7 @@ def chart(timeline: Timeline, *, width: Width | None = None) -> str:
     F is forward, B backward, U update; a dot is idle; `~` marks the devices that a
     transfer leaves or reaches while they are idle. `width` is as in `table`.
     """
-    columns = _terminal_width() if width is None else width
+    columns = terminal_width() if width is None else width
     whole = timeline.seconds
     if not whole:
         return "Nothing runs."
