@@ -80,11 +80,8 @@ _app = _group(
     epilog="Exit codes: 0 done, 1 the answer is no, 2 usage error. "
     "Options and examples: splitnet COMMAND --help",
 )
-_app.add_typer(
-    _group(workers.up, workers.health, prefix="cluster ", no_args_is_help=True),
-    name="cluster",
-    help="Workers of this machine, and others.",
-)
+_cluster = _group(workers.up, workers.health, prefix="cluster ", no_args_is_help=True)
+_app.add_typer(_cluster, name="cluster", help="Workers of this machine, and others.")
 
 
 @_app.callback()

@@ -292,9 +292,8 @@ def measure(
     if target is None:
         raise sn.ConfigError("name what to measure: TARGET, or --links FILE.toml.")
     source, cluster = cli.load_source(target, lambda: local_devices(stand_ins))
-    how = {"optimizer": optimizer}
-    with progress("measuring", total=1.0) as advance:
-        found = sn.measure(source, cluster, batch, on_progress=advance, **how)
+    with progress("measuring", total=1.0) as bar:
+        found = sn.measure(source, cluster, batch, optimizer=optimizer, on_progress=bar)
     sn.save_costs(found, out)
     print(f"{len(found.calls)} rows of costs are in {out}")
     print(f"plan with them: splitnet plan TARGET --costs {out}")

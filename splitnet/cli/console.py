@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from splitnet.core.cluster import Cluster
+import splitnet as sn
 
 
 def say(text: str) -> None:
@@ -64,9 +64,7 @@ def import_tensorflow(level: str = "3") -> None:
         import_frameworks()
 
 
-def local_devices(stand_ins: int | None = None) -> Cluster:
+def local_devices(stand_ins: int | None = None) -> sn.Cluster:
     """The devices of this machine, with CPU devices in place of so many GPUs."""
     import_tensorflow()
-    from splitnet.tf.runtime.devices import local_cluster
-
-    return local_cluster(stand_in_gpus=stand_ins or 0)
+    return sn.local_cluster(stand_in_gpus=stand_ins or 0)

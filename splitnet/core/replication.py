@@ -105,10 +105,8 @@ class _Expansion:
                     ]
 
     def graph(self) -> Graph:
-        plain = (
-            replace(part, kind="branch") if part.name in self.towers else part
-            for part in self.whole.parts
-        )
+        kinds = dict.fromkeys(self.towers, "branch")
+        plain = (replace(p, kind=kinds.get(p.name, p.kind)) for p in self.whole.parts)
         return replace(
             self.whole,
             calls=tuple(self._calls()),

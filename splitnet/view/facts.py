@@ -157,8 +157,7 @@ def bottleneck_text(plan: Plan) -> str:
     busiest, fullest = (max(its, key=its.__getitem__) for its in (used, full))
     text = f"busiest {busiest} ({percent(used[busiest])}), "
     text += f"fullest {fullest} ({percent(full[fullest])})"
-    links = transfer_sums(plan, "source_device", "target_device")
-    if links:
+    if links := transfer_sums(plan, "source_device", "target_device"):
         ends, (_, size, seconds) = max(links.items(), key=lambda item: item[1][2])
         copied = f"{format_bytes(size)} in {format_seconds(seconds)}"
         text += f", slowest link {' → '.join(ends)} ({copied})"

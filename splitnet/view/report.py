@@ -107,8 +107,7 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
 
 def _strategies(plan: Plan) -> list[tuple[Strategy, list[tuple[str, float]]]]:
     """Each strategy with its time, memory and bytes, as shares of the largest."""
-    compared = plan.verdict.strategies
-    every = compared.all if compared is not None else ()
+    every = compared.all if (compared := plan.verdict.strategies) else ()
     columns = [(x.seconds, x.peak_bytes, x.copied_bytes) for x in every]
     most = [max(column) or 1 for column in zip(*columns)]
     says = format_seconds, format_bytes, format_bytes

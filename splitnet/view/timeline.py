@@ -131,11 +131,9 @@ class _Chart:
         self.y += 38
         top, behind = self.y - 16, len(self.dot.body)
         self.lanes = {}
-        gaps = timeline.waits
         for devices in equivalent_devices(timeline):
-            self._device(timeline, devices, gaps[devices[0]])
-        idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
-        if idle:
+            self._device(timeline, devices, timeline.waits[devices[0]])
+        if idle := [d for d in timeline.devices if not timeline.compute_seconds[d]]:
             names = style.shortened(", ".join(idle), 150)
             self.say(16, 6, Line(f"idle throughout: {names}", 9, QUIET))
             self.y += 18
