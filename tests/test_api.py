@@ -18,7 +18,6 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
     ("name", "value", "allowed"),
     [
         ("batch", 0, "int >= 1. Received: 0"),
-        ("batch", True, "int >= 1. Received: True"),
         ("seed", 1.5, "int. Received: 1.5"),
         ("seed", "\ud800", "int. Received: '\\ud800'"),
         ("time_limit", inf, "float >= 0"),

@@ -14,7 +14,7 @@ from splitnet.core.graph import Part
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan, has_room, plan_graph
-from tests.zoo import MIB, chain, diamond, random_dag, shared, two_towers, wide
+from tests.zoo import MIB, chain, diamond, random_dag, two_towers, wide
 
 BOX = Cluster.of("2*gpu", "cpu")
 CPU = Cluster.of("cpu")
@@ -128,15 +128,6 @@ def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(regroup, h
     used = {device for part, device in plan.device_of.items() if part != "x"}
 
     assert len(used) == 1 or plan.value < 0.98 * alone.value
-
-
-def test_plan_of_the_shared_layer_counts_its_weight_once():
-    """One variable, one home, whoever calls it, which binds no declared branches."""
-    plan = find_plan(shared(), BOX)
-
-    assert plan.device_of["left"] != plan.device_of["right"]
-    assert plan.memory["gpu:0"].weights == MIB
-    assert sum(m.weights for m in plan.memory.values()) == MIB
 
 
 def test_plan_without_a_choice_is_complete():

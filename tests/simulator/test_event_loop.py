@@ -102,7 +102,6 @@ CHAIN = {i: [(i - 1, 0)] for i in range(1, 64)}
 @pytest.mark.parametrize(
     ("count", "more", "lengths"),
     [
-        (1, {}, [1]),
         (15, {}, [15]),
         (16, {}, [8, 8]),
         (31, {}, [8, 8, 15]),

@@ -24,21 +24,6 @@ def box_named(text, name):
     return line
 
 
-def inception(modules):
-    """Modules of three branches on three devices and a join, one after the other."""
-    draft = plans.Draft("inception", 8)
-    before = draft.source("image")
-    for module in range(modules):
-        names = [
-            draft.part(f"mixed{module}_{n}", [before], ["Conv2D"] * (n + 1), f"gpu:{n}")
-            for n in range(3)
-        ]
-        before = draft.part(
-            f"mixed{module}_join", names, ["Add"], "gpu:0", kind="merge"
-        )
-    return draft.plan("3*gpu")
-
-
 def blocks(count, *inside):
     """Names of blocks with the same parts in each."""
     return [f"block_{n}/{part}" for n in range(count) for part in inside]
@@ -111,12 +96,11 @@ def test_dot_of_draws_weights_that_are_read_from_another_device():
         (plans.towers(300), 7, 4),
         (plans.towers(64, 32), 5, 1),
         (plans.chain(300), 6, 4),
-        (inception(12), 4, 3),
     ],
     ids=lambda value: getattr(getattr(value, "graph", None), "name", None),
 )
 def test_dot_of_folds_what_repeats(plan, count, times):
-    """Branches, blocks, modules and whole devices; nothing while there is room."""
+    """Branches, blocks and whole devices; nothing while there is room."""
     shown = [box.group.times for box in diagram_of(plan).boxes]
     assert len(shown) == count
     assert shown.count(max(shown)) == (times or count)

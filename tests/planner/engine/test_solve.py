@@ -117,40 +117,29 @@ def test_what_cannot_be_is_infeasible(calls, objective, broken):
     assert len(found.assignment) == calls
 
 
-@pytest.mark.parametrize("calls", [12, 60])
-def test_search_for_what_fits_ends_with_it(calls):
-    """Any assignment will do: a search without other end comes back with one."""
-    problem = step_problem(calls, 1, gpus=3)
-
-    found = solve(
-        problem,
-        objective="memory",
-        time_limit=1e9,
-        effort=10**15,
-        prove=False,
-        until_found=True,
-    )
-
-    assert found.feasible
-    assert value_of(problem, "memory", found.assignment) == found.value
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_ten_branches_on_three_small_gpus_fit(seed):
-    """No device has much more room than a third: found at once, whatever the seed."""
+def tight_problem(seed):
+    """Ten branches on three GPUs, none of which has much more room than a third."""
     problem = free_problem(random_graph(10, 50 + seed), Cluster.of("3*gpu"))
     draw = np.random.default_rng(0)
     places = [draw.integers(3, size=10) for _ in range(300)]
     least = min(problem.simulated(place)[1].max() for place in places)
     graph = problem.graph._replace(capacity_bytes=np.full(3, 1.03 * least))
+    return replace(problem, graph=graph)
 
-    found = solve(
-        replace(problem, graph=graph),
-        objective="memory",
-        time_limit=0.5,
-        seed=seed,
-        prove=False,
-        until_found=True,
-    )
+
+@pytest.mark.parametrize(
+    ("problem", "seed"),
+    [
+        *((step_problem(calls, 1, gpus=3), 0) for calls in (12, 60)),
+        *((tight_problem(seed), seed) for seed in range(4)),
+    ],
+)
+def test_search_for_what_fits_ends_with_it(problem, seed):
+    """Any assignment will do: it is found at once, and no longer search is made."""
+    how = {"time_limit": 0.5, "effort": 10**15, "prove": False, "until_found": True}
+
+    found = solve(problem, objective="memory", seed=seed, **how)
 
     assert found.feasible
+    assert not found.ended_by_clock
+    assert value_of(problem, "memory", found.assignment) == found.value
