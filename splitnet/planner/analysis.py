@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, islice
 
 import numpy as np
@@ -13,14 +14,15 @@ from splitnet.planner.engine.load_graph import Ints
 from splitnet.planner.engine.solve import compiled_step
 from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
 from splitnet.planner.strategies.candidates import compare_plan
+from splitnet.simulator.event_loop import run_step
 
 _MOST_PLAYS = 20_000  # calls simulated to find advice: 2 s or so
 _MOST_COMPARED = 200  # calls of a graph whose strategies are compared for its verdict
 _WORTH_SAYING = 0.02  # of the value: advice that saves less is not given
 _MOST_ADVICE = 3
-# Units simulated to find what moves cost, 1 to 4 s each: with memory, and without it by
-# the compiled event loop.
-_MOST_DETAILED, _MOST_COMPILED = 20_000, 10_000_000
+# Units simulated to find what moves cost, 1 to 4 s each: with memory, without it, and
+# by the compiled event loop.
+_MOST_DETAILED, _MOST_SIMULATED, _MOST_COMPILED = 20_000, 100_000, 10_000_000
 
 
 def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
@@ -239,8 +241,9 @@ def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
     tries, many = _MOST_DETAILED // size, sum(map(len, targets.values()))
     costs = None
     if many > tries and plan.execution == Execution():
-        costs = compiled_step(evaluator.problem)
-        tries = tries if costs is None else _MOST_COMPILED // size
+        costs, tries = compiled_step(evaluator.problem), _MOST_COMPILED // size
+        if costs is None:
+            costs, tries = partial(_interpreted, evaluator), _MOST_SIMULATED // size
     found: dict[str, list[Alternative]] = {}
     for part, devices in targets.items():
         tries -= len(devices)
@@ -248,6 +251,11 @@ def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
             moves = (alternative(plan, evaluator, part, d, costs) for d in devices)
             found[part] = list(moves)
     return found
+
+
+def _interpreted(evaluator: Evaluator, place: Ints) -> tuple[float, int]:
+    run = run_step(evaluator.step, place[evaluator.problem.group_of_unit].tolist())
+    return run.seconds, sum(copy.bytes for copy in run.copies)
 
 
 @dataclass(frozen=True, slots=True)

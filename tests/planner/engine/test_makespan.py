@@ -49,17 +49,16 @@ def test_merged_units_take_about_as_long(seed):
 
 
 def test_moves_of_many_parts_are_simulated_by_compiled_code(monkeypatch):
-    """The event loop finds the same, for fewer in its time."""
+    """They would take ten times as long by the event loop, which finds the same."""
     graph, cluster = random_dag(5, 200), Cluster.of("4*gpu", "cpu")
     plan = score(graph, cluster, {"*": "gpu:1"})
     warm_up("latency")
-    compiled = analysis.heaviest_moves(plan)
+    with monkeypatch.context() as only:
+        only.delattr(analysis, "_interpreted")
+        compiled = analysis.heaviest_moves(plan)
     monkeypatch.setattr(analysis, "compiled_step", lambda problem: None)
-    few = analysis.heaviest_moves(plan)
+    monkeypatch.setattr(analysis, "_MOST_SIMULATED", 10**6)
 
-    assert len(compiled) == 50 > len(few) > 0
-    for part, moves in few.items():
-        for one, there in zip(compiled[part], moves, strict=True):
-            assert one.estimated > there.estimated
-            assert one.value == pytest.approx(there.value)
-            assert one.transfer_bytes == there.transfer_bytes
+    assert len(compiled) == 50
+    assert all(one.estimated for moves in compiled.values() for one in moves)
+    assert analysis.heaviest_moves(plan) == compiled
