@@ -83,18 +83,13 @@ def step_problem(count, seed, *, gpus=2, cut_penalty=0.0):
     graph = random_graph(count, seed)
     cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="1 GiB", link="5 GB/s")
     names = tuple(device.name for device in cluster)
-    apart = [set() for _ in range(count)]
+    apart = {}
     if seed % 3 == 0:
         a, b = draw.sample(range(count), 2)
-        apart[a].add(b)
-        apart[b].add(a)
+        apart = {a: (b,), b: (a,)}
     groups = [
-        Group(
-            (),
-            names[:-1] if draw.random() < 0.1 else names,
-            tuple(sorted(others)),
-        )
-        for others in apart
+        Group((), names[:-1] if draw.random() < 0.1 else names, apart.get(i, ()))
+        for i in range(count)
     ]
     step = step_graph(graph, cluster, units="calls", training=seed % 4 != 3)
     total = sum(unit.weight_bytes for unit in step.units) * (4 if seed % 4 != 3 else 1)
