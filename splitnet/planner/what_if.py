@@ -24,7 +24,6 @@ from splitnet.simulator.microbatch import execution_of
 from splitnet.simulator.units import scaled_graph
 
 _EFFORT_PER_DRAW = 500_000  # half a second of search; not the clock, which others share
-_SECONDS_PER_BATCH = 0.5
 
 
 def simulate(
@@ -167,7 +166,7 @@ def largest_batch(
         one = scaled_graph(graph, batch)
         if device_of is None:
             evaluator = Evaluator.of(one, cluster, options)
-            return not fits_somewhere(evaluator, _SECONDS_PER_BATCH)
+            return not fits_somewhere(evaluator)
         plan = score(one, cluster, device_of, options)
         pieces = min(how.microbatches, batch)
         plan = executed(plan, replace(how, microbatches=pieces))

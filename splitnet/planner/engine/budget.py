@@ -12,7 +12,7 @@ STEPS_PER_SECOND = 1_000_000
 
 
 class Budget:
-    """Steps and seconds that are left; `ended_by_clock` if the seconds ended first."""
+    """Steps that are left, until the clock's time is `end` (`ended_by_clock` then)."""
 
     def __init__(
         self,
@@ -26,24 +26,20 @@ class Budget:
         if effort is None:
             effort = math.ceil(min(time_limit, 1e9) * STEPS_PER_SECOND)
         self.effort, self.spent, self.ended_by_clock = effort, 0, False
-        self._end, self.until_found = monotonic() + time_limit, until_found
+        self.end, self.until_found = monotonic() + time_limit, until_found
         self._on_progress = on_progress
 
     @property
     def left(self) -> int:
         """Steps that are left; 0 when the clock has ended the search."""
         left = max(0, self.effort - self.spent)
-        if left and monotonic() > self._end:
+        if left and monotonic() > self.end:
             self.ended_by_clock = True
         return 0 if self.ended_by_clock else left
 
     def spend(self, steps: float) -> None:
         """Count steps, at least one, so that every loop ends."""
         self.spent += max(1, int(steps))
-
-    def pause(self, seconds: float) -> None:
-        """Leave seconds out of the time limit."""
-        self._end += seconds
 
     def report(self, value: float) -> None:
         """Report the fraction of the search that is done, and the best value."""

@@ -197,7 +197,7 @@ def _searched(
         )
     ):
         warm_up("throughput")  # loads, or bytes until something fits, are minimised
-    budget.pause(monotonic() - began)
+    budget.end += monotonic() - began
     from splitnet.planner.engine.search import search
 
     found = search(problem, objective, budget, contiguity, seed, starts)
