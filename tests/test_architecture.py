@@ -31,9 +31,6 @@ LAYERS = (
 FRAMEWORKS = ("tensorflow", "keras")
 ABOVE_FRAMEWORKS = ("tf", "api", "callbacks", "demo", "cli")
 
-TOO_LARGE = ("splitnet.planner.problem", "splitnet.planner")
-"""Files of more than 500 lines and folders of more than 12 files, to be divided yet."""
-
 
 def modules_in(package):
     found = {}
@@ -178,7 +175,7 @@ def test_files_and_folders_are_small_and_say_what_they_are_for():
     folders = Counter(name.rpartition(".")[0] for name in files)
     large += [folder for folder, count in folders.items() if count > 12]
 
-    assert [name for name in large if name not in TOO_LARGE] == []
+    assert large == []
     assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
 
 
