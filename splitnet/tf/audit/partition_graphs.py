@@ -174,7 +174,10 @@ class ExecutedStep:
         self.sent = [(one, users[one.attr["tensor_name"].s]) for one in sends]
 
     def samples(self, nodes: Sequence[Node]) -> float:
-        """Of what goes between ops, if its trace leaves them open: a mean of shares."""
+        """Samples of a tensor between these ops, where its trace leaves the batch open.
+
+        A tower has its share; of micro-batches it is the mean.
+        """
         if not any(node.in_part for node in nodes):
             return sum(self.shares)
         known = filter(None, map(self.names.tower, nodes))
