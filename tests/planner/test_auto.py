@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +11,6 @@ from splitnet.core.plan import PlanOptions
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import find_plan
-from splitnet.planner.strategies.candidates import choose
 from splitnet.view.diagram import diagram_of
 from tests.planner.quick import has_room
 from tests.zoo import MIB, call, chain, graph_of, random_dag, source, two_towers, wide
@@ -25,7 +23,7 @@ HEAVY, LARGE = chain(4, flops=1e12), chain(6, flops=4e11, out=8 * MIB)
 
 
 def auto(graph, cluster=BOX, **options):
-    short = {"time_limit": 1.0, "effort": 3000, "strategy": "auto"}
+    short = {"time_limit": 1.0, "effort": 30_000, "strategy": "auto"}
     return sn.plan(graph, cluster, **(short | options))
 
 
@@ -48,30 +46,13 @@ def kind(plan):
     ids=["tiny", "heavy", "wide", "short", "pinned", "tight", "large", "one cpu"],
 )
 def test_auto_chooses_what_suits_the_model(graph, cluster, wanted):
+    """The simplest of those that are at most two per cent slower than the fastest."""
     plan = auto(graph, cluster)
 
     assert kind(plan) == wanted
     assert has_room(plan)
     assert bool(plan.graph.towers) == (wanted == "towers")
     assert (plan.execution.microbatches > 1) == (wanted == "pipeline")
-
-
-def test_a_fixed_strategy_is_held_against_one_device_that_was_not_tried():
-    verdict = auto(HEAVY, towers=2).verdict
-
-    assert "one device" not in {one.kind for one in verdict.strategies.all}
-    assert verdict.single_device == "gpu:0"
-    assert verdict.speed_up > 1
-
-
-def test_auto_takes_the_simplest_of_equals():
-    """Two per cent are not worth more micro-batches, or another kind of strategy."""
-    table = [(1.0, 3, True), (1.02, 1, True), (1.03, 0, True), (0.5, 0, False)]
-    names = "seconds", "complexity", "fits"
-    found = [SimpleNamespace(**dict(zip(names, row))) for row in table]
-
-    assert choose(found) is found[1]
-    assert choose(found[3:]) is None
 
 
 def test_auto_copies_stages_to_each_host():
@@ -169,6 +150,8 @@ def test_what_is_fixed_is_kept(fixed):
     assert how.schedule == fixed.get("schedule", how.schedule)
     assert bool(how.recompute) == fixed.get("recompute", bool(how.recompute))
     assert "towers" not in fixed or counts == ([2] if fixed["towers"] == 2 else [])
+    # Verdicts hold it against one device, which was not tried.
+    assert fixed.get("towers") != 2 or plan.verdict.speed_up > 1
 
 
 PINNED = sn.score(chain(1), sn.Cluster.of("gpu", "cpu"), {"c0": "gpu", "x": "cpu"})

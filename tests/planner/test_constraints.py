@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
 from splitnet.planner.constraints import violations
@@ -167,19 +166,6 @@ def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls():
         scored = score(CALLS, BOX, pins, regroup=True)
         assert scored.device_of == plan.device_of
         assert scored.value == plan.value
-
-
-def test_a_plan_file_edited_by_hand_is_kept(tmp_path):
-    """The device that a person wrote is the device of the next plan."""
-    path = tmp_path / "plan.json"
-    find_plan(CALLS, BOX, pins={"*": "gpu:0"}).save(path)
-    path.write_text(path.read_text().replace('"c3": "gpu:0"', '"c3": "gpu:1"', 1))
-
-    again = sn.plan(CALLS, BOX, pins=path)
-
-    expected = {"x": "cpu:0", **dict.fromkeys(("c0", "c1", "c2"), "gpu:0")}
-    assert again.device_of == expected | {"c3": "gpu:1"}
-    assert sn.plan(CALLS, BOX, pins=again).device_of == again.device_of
 
 
 @pytest.mark.parametrize(

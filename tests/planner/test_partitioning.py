@@ -48,6 +48,7 @@ def test_functions_are_convex_parts_of_one_device(seed, count):
 #           \         /
 #  gpu:1      c --- d
 DETOUR = [*("ab", "ac", "cd", "be", "de", "ef")]
+LONG = "abcdefghijklmnopqrstuvwx"
 BLOCKS = ["stem", "block1_conv", "block1_add", "block2_conv", "block2_add", "head"]
 
 
@@ -59,11 +60,20 @@ BLOCKS = ["stem", "block1_conv", "block1_add", "block2_conv", "block2_add", "hea
             *(BLOCKS, pairwise(BLOCKS), BLOCKS[1:3]),
             ["stem", "block1", "block2_conv .. head"],
         ),
+        (LONG, pairwise(LONG), "", ["a .. h", "i .. p", "q .. x"]),
+        (LONG[:-1], [*pairwise(LONG[:-1]), "ch"], "", ["a .. h", "i .. w"]),
+        (LONG, [*pairwise(LONG), "ci"], "", ["a .. i", "j .. x"]),
     ],
-    ids=["cut where something arrives or is sent", "named for their blocks"],
+    ids=[
+        *("cut where something arrives or is sent", "named for their blocks"),
+        *("cut every eight calls", "eight are left", "cut behind a skip"),
+    ],
 )
 def test_functions_end_where_data_cross(names, edges, away, parts):
-    """Each is named by what its calls' names begin with, or by its ends."""
+    """Each is named by what its calls' names begin with, or by its ends.
+
+    A long one is cut where a single tensor passes.
+    """
     graph = graph_of("g", [call(name) for name in names], [tuple(e) for e in edges])
     device_of = {name: f"gpu:{int(name in away)}" for name in names}
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import PlanFileError, SplitnetError
 from splitnet.core.timeline import Execution
@@ -50,14 +51,19 @@ def test_plan_file_round_trips(tmp_path, plan):
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
-def test_plan_file_may_be_edited_by_hand():
-    values = copy_of(WHOLE)
+def test_plan_file_may_be_edited_by_hand(tmp_path):
+    """The device that a person wrote is that of the plan, and of one with its pins."""
+    values, path = copy_of(WHOLE), tmp_path / "plan.json"
     values["device_of"]["tell"] = "gpu:0"
-    plan = plan_from_dict(values)
+    path.write_text(json.dumps(values))
+    plan = load_plan(path)
 
     assert plan.device_of["tell"] == "gpu:0"
     assert plan.value > WHOLE["value"]
     assert not plan.fallbacks
+    for pins in (path, plan):
+        again = sn.plan(plan.graph, BOX, pins=pins, time_limit=0.3)
+        assert again.device_of == plan.device_of
 
 
 def test_plan_file_keeps_the_bound_of_its_search():

@@ -6,7 +6,6 @@ import pytest
 
 from splitnet.core.graph import Weights
 from splitnet.simulator.step_graph import step_graph
-from splitnet.simulator.units import cut_run
 from tests.simulator.small import Seconds, box, dense, graph, outcome, spans
 
 LEFT, RIGHT = (dense(name, weights=("w",)) for name in ("left", "right"))
@@ -94,29 +93,6 @@ def test_what_a_step_consists_of(one, devices, training, names):
 
     assert sorted(spans(found)) == names.split()
     assert len(found.timeline.tasks) + len(found.timeline.copies) == len(names.split())
-
-
-CHAIN = {i: [(i - 1, 0)] for i in range(1, 64)}
-
-
-@pytest.mark.parametrize(
-    ("count", "more", "lengths"),
-    [
-        (15, {}, [15]),
-        (16, {}, [8, 8]),
-        (31, {}, [8, 8, 15]),
-        (32, {}, [8, 8, 8, 8]),
-        # A skip from call 2 to call 20 moves the cut behind it.
-        (32, {20: [(19, 0), (2, 0)]}, [21, 11]),
-        # A tensor that two calls read is one, two outputs of a call are two.
-        (20, {12: [(11, 0), (7, 0)], 8: [(7, 0)]}, [8, 12]),
-        (20, {12: [(11, 0), (7, 1)], 8: [(7, 0)]}, [20]),
-    ],
-)
-def test_a_chain_is_cut_every_eight_calls_where_one_tensor_passes(count, more, lengths):
-    """What is left has eight calls at least."""
-    reads = [(CHAIN | more).get(call, []) for call in range(count)]
-    assert [len(run) for run in cut_run(range(count), reads)] == lengths
 
 
 def test_parts_that_wait_for_each_other_count_call_by_call():

@@ -17,7 +17,6 @@ from splitnet.planner.engine.solve import value_of
 from splitnet.planner.evaluate import Evaluator, free_groups
 from splitnet.planner.problem import problem_of
 from splitnet.simulator.step_graph import step_graph
-from tests import zoo
 
 
 def random_graph(count, seed):
@@ -53,12 +52,6 @@ def random_graph(count, seed):
         tuple(w for w in weights if w.name in used),
         tuple(Part(call.name) for call in calls),
     )
-
-
-def chain_graph(count):
-    names = [f"c{i}" for i in range(count)]
-    calls = [zoo.call(name, flops=2e6, out=2**16, weights=(name,)) for name in names]
-    return zoo.graph_of("chain", calls, list(pairwise(names)))
 
 
 def free_problem(graph, cluster):

@@ -24,39 +24,33 @@ doubled = compiler.entry(lambda x: 2 * x)
 assert doubled(21) == 42 and not compiler.is_compiled("anneal_step")
 """
 
-INTERPRETED = """
-import os
-os.environ["NUMBA_DISABLE_JIT"] = "1"
-from tests.planner.engine.problems import step_problem
+WITHOUT_COMPILER = """
+import os, sys
+from splitnet.core.cluster import Cluster
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.engine.solve import solve
+from splitnet.planner.planner import find_plan
+from tests.planner.engine.problems import step_problem
+from tests.zoo import chain
+for objective in OBJECTIVES:
+    found = solve(step_problem(7, 2), objective=objective, time_limit=60)
+    assert found.algorithm == "branch and bound" and found.bound == found.value
+for calls in (20, 40):
+    graph, box = chain(calls, flops=2e6, out=2**16), Cluster.of("2*gpu")
+    plan = find_plan(graph, box, regroup=True, training=False)
+    assert plan.strategy == "comparison with the bound" and not plan.transfers
+assert "numba" not in sys.modules
+os.environ["NUMBA_DISABLE_JIT"] = "1"
 for objective, contiguity in zip(OBJECTIVES, ("free", "convex", "pipeline")):
     given = {"contiguity": contiguity, "effort": 500, "prove": False}
     found = solve(step_problem(41, 4), objective=objective, **given)
     assert found.algorithm == "multilevel simulated annealing" and found.feasible
 """
 
-WITHOUT_NUMBA = """
-import sys
-from splitnet.core.cluster import Cluster
-from splitnet.core.plan import OBJECTIVES
-from splitnet.planner.engine.solve import solve
-from splitnet.planner.planner import find_plan
-from tests.planner.engine.problems import chain_graph, step_problem
-for objective in OBJECTIVES:
-    found = solve(step_problem(7, 2), objective=objective, time_limit=60)
-    assert found.algorithm == "branch and bound" and found.bound == found.value
-for calls in (20, 40):
-    box = Cluster.of("2*gpu")
-    plan = find_plan(chain_graph(calls), box, regroup=True, training=False)
-    assert plan.strategy == "comparison with the bound" and not plan.transfers
-assert "numba" not in sys.modules
-"""
 
-
-@pytest.mark.parametrize("code", [WITHOUT_FOLDERS, INTERPRETED, WITHOUT_NUMBA])
+@pytest.mark.parametrize("code", [WITHOUT_FOLDERS, WITHOUT_COMPILER])
 def test_engine_works_where_it_is(code):
-    """Without a folder for machine code, interpreted, or without numba.
+    """Without a folder for machine code, without numba, and interpreted.
 
     Read-only folders: compiled in memory. Seven calls: proven optimal. Layers in a row
     that one device has room for: planned by comparison with the bound.

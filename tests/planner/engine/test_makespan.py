@@ -9,7 +9,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.planner import analysis
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.solve import warm_up
-from splitnet.planner.engine.tasks import merged, tasks_of
+from splitnet.planner.engine.tasks import tasks_of
 from splitnet.planner.evaluate import score
 from tests.planner.engine.problems import calls_problem, step_problem
 from tests.zoo import random_dag
@@ -31,21 +31,6 @@ def test_makespan_equals_the_event_loop(make, seed):
         assert makespan(tasks, place, inf) == pytest.approx(seconds, rel=1e-12)
         assert makespan(tasks, place, seconds * 0.999) == inf
         assert makespan(tasks, place, seconds) < inf
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_merged_units_take_about_as_long(seed):
-    """Clusters of one group change nothing; larger ones hardly anything."""
-    problem, draw = calls_problem(seed), np.random.default_rng(seed)
-    tasks, cluster = tasks_of(problem), np.arange(problem.group_count) // 4
-    same, fewer = merged(tasks, np.arange(len(cluster))), merged(tasks, cluster)
-    for _ in range(5):
-        place = draw.integers(3, size=cluster[-1] + 1)
-        seconds = makespan(tasks, place[cluster], inf)
-
-        assert makespan(same, place[cluster], inf) == pytest.approx(seconds, rel=1e-12)
-        assert makespan(fewer, place, inf) == pytest.approx(seconds, rel=0.3)
-    assert len(fewer.units) < len(tasks.units)
 
 
 def test_moves_of_many_parts_are_simulated_by_compiled_code(monkeypatch):
