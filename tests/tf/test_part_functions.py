@@ -28,13 +28,14 @@ def compile_both(placed):
 
 
 def pair(model, cluster, **pins):
-    return compile_both(emitted(model, cluster, batch=4, pins=pins))
+    return compile_both(emitted(model, cluster, batch=8, pins=pins))
 
 
-def fit(models, x=X, batch_size=4):
+def train(models, x=X):
+    """A step of both: with the same weights, states and seeds they end alike."""
     for one in models:
         keras.utils.set_random_seed(1)
-        one.fit(x, Y, batch_size=batch_size, shuffle=False, verbose=0)
+        one.train_on_batch(x, Y)
     ours, theirs = ([v.value for v in one.variables] for one in models)
     assert_near(ours, theirs)
 
@@ -68,7 +69,7 @@ def test_two_calls_of_one_layer_with_state_do_not_wait(cluster):
     pins = {layer.name: "gpu:0" for layer in shared}
     pins |= {f"{layer.name}@2": "gpu:1" for layer in shared}
     models = pair(model, cluster, **pins, head="cpu:0")
-    fit(models, [X, numbers(6, count=8, seed=2)])
+    train(models, [X, numbers(6, count=8, seed=2)])
 
     first, second = (calls(models[0], at)[0][0] for at in ("CPU:1", "CPU:2"))
     assert first not in ancestors([second])
@@ -83,7 +84,7 @@ def test_gradients_run_where_the_forward_call_ran(cluster):
     model = keras.Model(ids, layers.Dense(1, name="head")(twice))
     pins = {"rows": "gpu:0", "flat": "gpu:1", "twice": "gpu:2", "head": "cpu:0"}
     models = pair(model, cluster, **pins)
-    fit(models, np.random.default_rng(0).integers(0, 7, (8, 3)))
+    train(models, np.random.default_rng(0).integers(0, 7, (8, 3)))
 
     for device in ("CPU:0", "CPU:1", "CPU:2", "CPU:3"):
         assert [len(found) for found in calls(models[0], device)] == [1, 1]
@@ -113,7 +114,7 @@ def test_no_trace_is_stale_after_a_change(cluster):
             # Half precision is rounded at other places eagerly.
             eager = one is plain and how != "dtype"
             one.compile(keras.optimizers.SGD(0.05), "mse", run_eagerly=eager)
-        fit((placed, plain))
+        train((placed, plain))
 
 
 class KeepsScores(layers.Layer):
@@ -170,7 +171,7 @@ def test_weights_of_another_device_are_read_once_a_step(cluster):
     net.output(net.branch("head", there, layers.Dense(1, name="out"), on="gpu:1"))
     way = {"microbatches": 4, "recompute": True}
     models = compile_both(emitted(net, cluster, way, batch=8))
-    fit(models, batch_size=8)
+    train(models)
 
     audit = sn.audit(models[0], None, (X, Y)).check()
     assert audit.moved["gpu:0", "gpu:1", "weights"][1] == 4 * (6 * 6 + 6)

@@ -80,7 +80,7 @@ def _functional_of(model: Any) -> Any:
             "the body of a branch."
         )
     if base is keras.Sequential:
-        return keras.Model(model.inputs, model.outputs, name=model.name)
+        return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
     return model
 
 
