@@ -1,7 +1,6 @@
 """Placed models held against plain ones: what most tests with TensorFlow do."""
 
 import contextlib
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,38 +107,28 @@ def assert_near(ours, theirs, tolerance=1e-6):
     assert found <= 1.0, f"{found:.3g} times the difference that rounding explains"
 
 
-def given(case):
-    return (case.x, case.y, *([] if case.weights is None else [case.weights]))
+def rows(case, count):
+    """The first rows of a case's data, as the arguments of a step."""
+    given = (case.x, case.y, *([] if case.weights is None else [case.weights]))
+    return keras.tree.map_structure(lambda a: tf.constant(a[:count]), given)
 
 
-def tupled(structure):
-    """Lists as tuples: tf.data takes a list for one tensor."""
-    if isinstance(structure, dict):
-        return {key: tupled(one) for key, one in structure.items()}
-    if isinstance(structure, list | tuple):
-        return tuple(map(tupled, structure))
-    return structure
+def logged(model, case):
+    """Train a step of each size; what Keras logs of each.
 
-
-def fit(model, case, *callbacks):
-    """A step of each size, of the first batch if they are equal; what Keras logs."""
-    options = {"shuffle": False, "verbose": 0, "callbacks": list(callbacks)}
-    if len(set(case.sizes)) == 1:
-        x, y, *weights = first(case)
-        epochs = {"batch_size": case.sizes[0], "epochs": len(case.sizes)}
-        return model.fit(
-            x, y, sample_weight=(weights or [None])[0], **epochs, **options
-        ).history
-    rows = tf.data.Dataset.from_tensor_slices(tupled(given(case)))
-    starts = np.cumsum([0, *case.sizes]) % SAMPLES
-    batches = [rows.skip(a).take(n).batch(n) for a, n in zip(starts, case.sizes)]
-    data = functools.reduce(lambda one, other: one.concatenate(other), batches)
-    return model.fit(data, **options).history
-
-
-def first(case):
-    count = case.sizes[0]
-    return keras.tree.map_structure(lambda a: tf.constant(a[:count]), given(case))
+    Sizes that differ go through one `fit`, which traces the batch as open.
+    """
+    batches = [rows(case, count) for count in case.sizes]
+    if model.run_eagerly or len(set(case.sizes)) == 1:
+        return [model.train_on_batch(*batch, return_dict=True) for batch in batches]
+    logs = []
+    steps = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda *_: model.reset_metrics(),
+        on_train_batch_end=lambda _, told: logs.append(dict(told)),
+    )
+    options = {"steps_per_epoch": len(batches), "shuffle": False, "verbose": 0}
+    model.fit((batch for batch in batches), callbacks=[steps], **options)
+    return logs
 
 
 def emitted(source, cluster, way=None, compiled=None, **plan):
@@ -167,35 +156,17 @@ def placed_and_plain(case, cluster):
     return placed, plain
 
 
-def whole(model):
-    """The model with whole layers, if some are cut."""
-    cut = any("_slice" in layer.name for layer in model.layers)
-    return sn.unplace(model) if cut else model
-
-
-class Steps(keras.callbacks.Callback):
-    """The loss after each step."""
-
-    def __init__(self):
-        super().__init__()
-        self.losses = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.losses.append(logs["loss"])
-
-
 def trained(model, case, watch=contextlib.nullcontext):
-    """Outputs, then losses, logs, weights, states and slots: SGD's are gradients.
+    """Outputs, logs, weights, states and slots: SGD's are gradients.
 
-    Also what `watch(model)` gives, in which `fit` runs.
+    Also what `watch(model)` gives, in which the steps run. Slices are whole layers.
     """
     keras.utils.set_random_seed(1)
-    steps = Steps()
-    seen = [model(first(case)[0])]
+    seen = [model(rows(case, case.sizes[0])[0])]
     with watch(model) as watched:
-        logs = fit(model, case, steps)
-    model = whole(model)
-    seen += [steps.losses, logs]
+        seen.append(logged(model, case))
+    if any("_slice" in layer.name for layer in model.layers):
+        model = sn.unplace(model)
     return [*seen, model.variables, model.optimizer.variables], watched
 
 
@@ -215,15 +186,15 @@ def in_float64():
 def assert_same(case, cluster, tolerance=1e-6):
     """Train placed and plain, and compare; the placed model and its audit.
 
-    What `fit` runs is audited, or a step of its own if the batch is traced as open.
+    What was trained is audited, or a step of its own if the batch is traced as open.
     """
     placed, plain = placed_and_plain(case, cluster)
     closed = len(set(case.sizes)) == 1
     watch = watching if closed and case.audited else contextlib.nullcontext
     (ours, audit), (theirs, _) = trained(placed, case, watch), trained(plain, case)
-    assert ours[2].keys() == theirs[2].keys()
+    assert [log.keys() for log in ours[1]] == [log.keys() for log in theirs[1]]
     assert_near(ours, theirs, tolerance)
     if not case.audited:
         return placed, None
-    found = audit() if closed else sn.audit(placed, None, first(case))
+    found = audit() if closed else sn.audit(placed, None, rows(case, case.sizes[0]))
     return placed, found.check()
