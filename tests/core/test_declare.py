@@ -1,12 +1,252 @@
-"""What is declared: nets and machines as values."""
+"""Nets and machines that are declared; what cannot be is refused in words."""
+
+import json
+import re
+from dataclasses import replace
 
 import pytest
 
 import splitnet as sn
-from splitnet.core.cluster import Cluster, Device, Host, Link
-from splitnet.core.errors import DeviceError
+from splitnet.core.cluster import Cluster, Device, Host, Link, device_name
+from splitnet.core.costs import load_costs
+from splitnet.core.errors import DeviceError, PlanFileError, parse_quantity
+from splitnet.core.graph import Graph, Part, Tensor
+from splitnet.core.serialization import decode, load_json, read_values
+from tests.zoo import diamond
+
+GRAPH = diamond()
+CALL, LAST = GRAPH.calls[0], GRAPH.calls[-1]
+SHAPELESS = replace(CALL, output_shapes=((1,),), output_dtypes=())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"batch": 0}, "batch= must be int >= 1"),
+        ({"calls": [*GRAPH.calls]}, "calls= must be tuple"),
+        ({"calls": (*GRAPH.calls, CALL)}, "call 'x' is repeated"),
+        ({"parts": ()}, "names the part 'x', which does not exist"),
+        ({"parts": (*GRAPH.parts, Part("p", near=("q",)))}, "the part 'q', which"),
+        ({"calls": (replace(CALL, weights=("w",)),)}, "'w', which does not exist"),
+        ({"calls": (SHAPELESS,)}, "0 dtypes"),
+        ({"tensors": (Tensor("no", LAST.name),)}, "names the call 'no', which"),
+        ({"tensors": (Tensor(CALL.name, LAST.name, 99),)}, "there is no output 99"),
+        ({"outputs": ("no",)}, "output names the call 'no', which"),
+        ({"calls": GRAPH.calls[::-1]}, "its calls are not in topological order"),
+    ],
+)
+def test_a_broken_graph_is_refused(change, said):
+    with pytest.raises(sn.DeclarationError, match=re.escape(said)):
+        replace(GRAPH, **change)
+
+
+def as_plan(path):
+    return read_values(path, "plan")
+
+
+def as_toml(path):
+    return read_values(path, "plan", "TOML")
+
+
+def as_graph(path):
+    return load_json(path, "graph", lambda values: decode(values, Graph))
+
+
+def costs(**values):
+    return json.dumps({"splitnet_costs": 2, "costs": {}} | values)
+
+
+GPU = '[[device]]\nname = "gpu:0"\n'
+NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("load", "text", "message"),
+    [
+        (as_plan, "", "cannot load the plan .* it is not JSON"),
+        (as_plan, '{"a": NaN}', "a: the number is out of range"),
+        (as_plan, '{"a": "' + "a" * 20_000 + '"}', "a: a text of 20000 characters"),
+        (as_plan, '{"a": [1' + "0" * 400 + "]}", r"a\[0\]: the number is out of range"),
+        (as_plan, '{"a": 1' + "0" * 5000 + "}", "integer string conversion"),
+        (as_plan, '{"b": {"a": 1, "a": 2}}', "the key 'a' twice"),
+        (as_plan, "[" * 100_000, "nested too deeply"),
+        (as_plan, "[" * 80 + "]" * 80, "nested too deeply"),
+        (as_plan, r'{"a": "\ud800"}', "a: control characters"),
+        (as_plan, r'{"\u001b[2J": 1}', "control characters"),
+        (as_plan, "\ud800".encode("utf-16", "surrogatepass"), "it is not UTF-8"),
+        (as_toml, "a = 1\na = 2", "cannot load the plan .* it is not TOML"),
+        (as_graph, "[]", "the graph '.*/file': expected `object`"),
+        (Cluster.load, "[[device]\n", "cannot load the cluster file .* is not TOML"),
+        (Cluster.load, "", "it has 0 devices"),
+        (Cluster.load, "device = 3", "device= must be Sequence. Received: 3"),
+        (Cluster.load, f"{GPU}wat = 1", r"device\[0\]: .* 'wat'"),
+        (Cluster.load, f"speed = 1\n{GPU}", "unexpected keyword argument 'speed'"),
+        (Cluster.load, f'{GPU}memory = "-1 GiB"', "memory of gpu:0"),
+        (Cluster.load, f"{GPU}speed = 0", "more than zero"),
+        (Cluster.load, f'{GPU}preset = "A1"', "no preset 'A1'"),
+        (Cluster.load, f"{GPU}[[links]]\nbetween = 3", r"links\[0\]: .*between= must"),
+        (load_costs, costs(splitnet_costs=1), "splitnet_costs: Invalid enum value 1"),
+        (load_costs, costs(costs=None), "costs: expected `object`"),
+        (load_costs, costs(costs={"calls": [NEGATIVE]}), r"\[0\].forward: .*>= 0.0"),
+    ],
+)
+def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, message):
+    path = tmp_path / "file"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(
+        DeviceError if load == Cluster.load else PlanFileError, match=message
+    ) as caught:
+        load(path)
+
+    assert str(path) in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_of_refuses_a_machine_that_cannot_be():
+    """Nothing, twice the same, and impossible counts; with a wrong link as well."""
+    for names, words in (
+        ((), "it has 0 devices"),
+        (("gpu:0", "gpu:0"), "'gpu:0' is repeated"),
+        (("0*gpu",), "between 1 and 4096"),
+        (("99999999*gpu",), "between 1 and 4096"),
+        (("2*gpu:0",), r"there is no device '2\*gpu:0'"),
+        ((None, "cpu"), "there is no device None"),
+    ):
+        with pytest.raises(DeviceError, match=words):
+            Cluster.of(*names)
+        with pytest.raises(DeviceError, match="link must be more than zero: .*'25 GB/"):
+            Cluster.of(*names, link="fast")
+
+
+def test_names_of_devices_and_quantities_are_checked():
+    for name in ("", "gpu:-1", "tpu:0", "gpu:1.5", "../gpu:0", "gpu:０x", None, "a:"):
+        with pytest.raises(DeviceError, match=r"there is no device .*gpu:0"):
+            device_name(name)
+    for value in ("", "x", "-1", "1e400", "1..2", "3 parsec", float("nan"), -1, True):
+        for unit in ("B", "B/s", "FLOP/s", "s"):
+            with pytest.raises(DeviceError, match="it must be .*zero"):
+                parse_quantity(value, "it", unit)
+    with pytest.raises(DeviceError, match="gap_seconds= must be at most latency"):
+        Link("*", "*", 1e9, 1e-5, gap_seconds=1e-4)
+
 
 BODY = object()
+
+
+def faults(declare):
+    """What is said of a net that `declare` builds, which may return its outputs."""
+    net = sn.Net("broken")
+    for ref in declare(net) or ():
+        net.output(ref)
+    with pytest.raises(sn.DeclarationError) as caught:
+        net.check()
+    return str(caught.value)
+
+
+def x(net, name="x"):
+    return net.input(name, (4,))
+
+
+def branch(net, read, **more):
+    return net.branch("a", read, BODY, **more)
+
+
+OTHER = "uses 'x' of another net, 'other'"
+UNUSED = "leads to no output; use it or remove it"
+
+
+@pytest.mark.parametrize(
+    ("declare", "words"),
+    [
+        (lambda n: (), "net 'broken' is empty"),
+        (lambda n: branch(n, x(n)) and (), "no output; say net.output(ref) for each"),
+        (lambda n: [branch(n, [])], "'a' takes what a branch returned. Received: []"),
+        (lambda n: [x(n), x(n)], "the name 'x' is taken by the input at"),
+        (lambda n: [x(n, "y"), x(n)][1:], f"input 'y' {UNUSED}"),
+        (lambda n: branch(n, x(n, "y")) and [x(n)], f"branch 'a' {UNUSED}"),
+        (lambda n: [x(sn.Net("other"))], f"the output {OTHER}"),
+        (lambda n: [branch(n, x(sn.Net("other")))], f"branch 'a' {OTHER}"),
+        *(
+            (lambda n, s=shape: [n.input("x", s)], "the shape must be a tuple such")
+            for shape in (4, b"ab")
+        ),
+        *(
+            (lambda n, s=name: [x(n, s)], "needs a name of printable")
+            for name in ("", 3, ["x"], "a/b", "a\x1b[2J")
+        ),
+        (lambda n: n.output(x(n), "_x"), "an output needs a name of printable"),
+        (
+            lambda n: [n.output(x(n, name), "y") for name in "ab"] and (),
+            "the name 'y' is taken by the output at",
+        ),
+        (
+            lambda n: [branch(n, x(n), near="x")],
+            "near= takes what a branch returned. Received: 'x'",
+        ),
+        *(
+            (lambda n, on=on: [branch(n, x(n), on=on)], f"branch 'a': on={on!r}: ")
+            for on in ([], None, 3, "", "gpu:-1", "gpu:x", ["gpu:0", 4])
+        ),
+    ],
+)
+def test_fault_of_a_declaration_is_told(declare, words):
+    assert words in faults(declare)
+
+
+def test_all_faults_come_at_once_with_their_lines():
+    def declare(net):
+        net.branch("a", x(net), BODY, on="gpx:1")
+        a = net.branch("a", x(net, "y"), BODY)
+        net.merge("alone", [a], BODY)
+        net.output("a")
+
+    text = faults(declare)
+
+    assert text.startswith("net 'broken' has ")
+    for words in ("on='gpx:1'", "the name 'a' is taken", "merge 'alone' joins 1 input"):
+        assert words in text
+    assert len(set(re.findall(r"test_declare\.py:(\d+): ", text))) >= 4
+
+
+def test_net_names_that_tensorflow_refuses_are_faults():
+    """A model's name is a scope of TensorFlow's graph."""
+    for name in ("_x", "a/b", "", " ", "-a", "a\n", 7):
+        assert "a net needs a name of printable" in sn.Net(name).faults()[0]
+
+
+A, NEAR = {"on": "gpu:0"}, {"near": "a"}
+
+
+@pytest.mark.parametrize(
+    ("constraints", "said"),
+    [
+        (
+            ({}, NEAR, {"near": "b", "apart": "a"}),
+            r"\.py:\d+: 'c' must be apart from 'a', but near= binds them to one device",
+        ),
+        (
+            (A, NEAR, {"on": "gpu:1", "near": "b"}),
+            r"\.py:\d+: near= binds .* share a device: 'a' on gpu:0; 'c' on gpu:1",
+        ),
+        ((A, A | {"apart": "a"}), "'b' must be apart from 'a', but both are on gpu:0"),
+        (
+            (A, NEAR, A, {"near": "c", "apart": "b"}),
+            "'d' must be apart from 'b', but both are on gpu:0",
+        ),
+        ((A, A | NEAR, {"apart": "a", "on": "gpu:1"}, {"near": "c"}), "^$"),
+    ],
+    ids=["near and apart", "pins through others", "equal pins", "neighbours", "none"],
+)
+def test_conflicting_constraints_are_told(constraints, said):
+    """Near binds to one device, however long the chain; a neighbour's pin counts."""
+    net = sn.Net("constrained")
+    refs, feed = {}, x(net)
+    for letter, given in zip("abcd", constraints):
+        named = {word: refs.get(value, value) for word, value in given.items()}
+        refs[letter] = net.branch(letter, feed, BODY, **named)
+        net.output(refs[letter])
+
+    assert re.search(said, "\n".join(net.faults()))
 
 
 def test_net_holds_what_was_declared():
@@ -46,7 +286,7 @@ def test_net_never_touches_a_body():
     assert ref
 
 
-BOX = """
+MACHINE = """
 link = "25 GB/s"
 latency = "5 us"
 device = [
@@ -60,7 +300,7 @@ links = [{between = ["gpu:0", "gpu:1"], bandwidth = "0.3 TB/s"}]
 
 def test_load_reads_devices_and_links(tmp_path):
     path = tmp_path / "box.toml"
-    path.write_text(BOX)
+    path.write_text(MACHINE)
     box = Cluster.load(path)
 
     assert [device.name for device in box] == ["gpu:0", "gpu:1", "cpu:0"]

@@ -1,4 +1,4 @@
-"""How files are read and replaced; what of them is refused is in `test_refusals`."""
+"""How files are read and replaced; what of them is refused is in `test_declare`."""
 
 import os
 import stat

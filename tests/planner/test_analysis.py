@@ -1,12 +1,13 @@
-"""What reports say of plans, and that it is so."""
+"""What is said of plans, of other costs and of other batches, and that it is so."""
 
 import re
 from dataclasses import replace
 
 import pytest
 
+import splitnet as sn
 from splitnet.core.cluster import Cluster, Link
-from splitnet.core.errors import PlanFileError
+from splitnet.core.errors import DeclarationError, PlanFileError
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan, plan_graph
 from tests.zoo import MIB, chain, random_dag, shared, two_towers, wide
@@ -148,3 +149,39 @@ def test_compare_of_other_parts_tells_runs_of_calls():
     after = find_plan(grouped, BOX, pins=lambda part: "gpu:1")
 
     assert before.compare(after).moved == (("c0 .. c7", "gpu:0", "gpu:1"),)
+
+
+def test_sensitivity_counts_draws_that_change_the_decision():
+    """Heavy towers stay apart whatever ten percent do; close decisions name a part."""
+    clear = sn.sensitivity(find_plan(wide(2), BOX), draws=5)
+    close = sn.sensitivity(find_plan(random_dag(7, 8), BOX), 0.5, draws=2)
+
+    assert (clear.changed, clear.regret, clear.moved) == (0.0, 0.0, {})
+    assert 0 <= close.regret < 1
+    assert (close.changed > 0) == bool(close.moved)
+    assert "costs off by up to 50%" in str(close)
+    with pytest.raises(DeclarationError, match=">= 0 and < 1"):
+        sn.sensitivity(find_plan(chain(), BOX), 1.5)
+
+
+def test_sensitivity_keeps_the_feasible_set():
+    """A pipeline is compared with pipelines, not with the better free plan."""
+    graph = random_dag(6, 8)
+    how = {"objective": "throughput", "time_limit": 10.0}
+    free, piped = (
+        find_plan(graph, BOX, contiguity=one, **how) for one in ("free", "pipeline")
+    )
+
+    assert free.value < 0.99 * piped.value
+    assert sn.sensitivity(piped, 0.0, draws=1).changed == 0.0
+
+
+def test_largest_batch_fits_and_the_next_does_not():
+    box = Cluster.of("gpu", memory="1 GiB")
+    most = sn.largest_batch(chain(3), box)
+    kept = sn.largest_batch(chain(3), box, device_of={"*": "gpu:0"})
+
+    assert most > 32
+    assert kept == most
+    # No batch helps a model whose weights are too large.
+    assert sn.largest_batch(chain(3), Cluster.of("gpu", memory="5 MiB")) == 0

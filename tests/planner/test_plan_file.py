@@ -16,7 +16,7 @@ from splitnet.planner.analysis import with_verdict
 from splitnet.planner.evaluate import executed
 from splitnet.planner.plan_file import load_plan, plan_from_dict, plan_to_dict
 from tests.planner.quick import plan_graph
-from tests.planner.test_parallel import towered
+from tests.planner.test_strategies import towered
 from tests.simulator.small import Seconds
 from tests.zoo import chain, diamond, random_dag, two_towers
 
@@ -78,6 +78,14 @@ def test_plan_file_keeps_the_bound_of_its_search():
     assert edited.bound != plan.bound
 
 
+def graph(**changes):
+    return lambda values: values["graph"].update(changes)
+
+
+def first_device(**changes):
+    return lambda values: values["cluster"]["devices"][0].update(changes)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -92,6 +100,18 @@ def test_plan_file_keeps_the_bound_of_its_search():
         (lambda v: v["device_of"].pop("see"), "left out: see"),
         (lambda v: v["device_of"].update(sea="gpu:0"), "sea"),
         (lambda v: v["device_of"].update(see="gpu:9"), "no device 'gpu:9' here"),
+        (graph(batch=True), "graph.batch: expected `int`, got `bool`"),
+        (graph(calls=[{}]), r"graph.calls\[0\]: missing required field `name`"),
+        (
+            graph(parts=[{"name": "a", "on": [3]}]),
+            r"\[0\].on\[0\]: expected `str`",
+        ),
+        (graph(colour=1), "graph: unknown field 'colour'"),
+        (graph(weights=[{"name": "w", "byte": 1}]), r"weights\[0\]: unknown field"),
+        (graph(weights=[{"name": "w", "bytes": 2**59}]), r"more than 2\*\*58 bytes"),
+        (first_device(target="/device:GPU:0; rm -rf /"), "there is no device"),
+        (first_device(name="GPU:0"), "its name must be 'gpu:0'"),
+        (first_device(flops_per_second=0.0), "flops_per_second: expected .* >= 1.0"),
     ],
 )
 def test_plan_file_names_the_field_at_fault(tmp_path, change, message):
@@ -110,19 +130,16 @@ JUNK = st.none() | st.booleans() | st.floats() | NUMBERS | TEXT | st.lists(NUMBE
 @given(st.integers(0, 10**6), JUNK)
 def test_plan_file_mangled_at_random_raises_nothing_else(seed, junk):
     """Any one value replaced by junk: either a plan, or a SplitnetError."""
-    values = copy_of(WHOLE | {"training": False})
-    draw = random.Random(seed)
-    here = values
-    while True:
+    draw, key = random.Random(seed), "plan"
+    here = file = {key: copy_of(WHOLE | {"training": False})}
+    while isinstance(inside := here[key], dict | list) and inside:
+        if draw.random() < 0.1:
+            break
+        here = inside
         key = draw.choice(list(here) if isinstance(here, dict) else range(len(here)))
-        child = here[key]
-        if isinstance(child, dict | list) and child and draw.random() < 0.8:
-            here = child
-            continue
-        here[key] = junk
-        break
+    here[key] = junk
     try:
-        plan = plan_from_dict(values)
+        plan = plan_from_dict(file["plan"])
     except SplitnetError:
         return
     assert set(plan.device_of) == {part.name for part in plan.graph.parts}

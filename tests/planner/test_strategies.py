@@ -1,12 +1,21 @@
-"""One device, the plan, towers and a pipeline, compared with the same costs."""
+"""Towers, pipelines and one device, on plain values and by the same costs."""
 
 import pytest
 
 import splitnet as sn
 from splitnet.core.cluster import Cluster
+from splitnet.core.graph import Towers
+from splitnet.core.replication import (
+    batch_shares,
+    collapse,
+    expand,
+    fold,
+    microbatch_growth,
+)
 from splitnet.core.timeline import Execution
 from splitnet.planner.evaluate import executed
 from splitnet.planner.strategies.candidates import compare_plan
+from splitnet.simulator.units import scaled_graph
 from tests.planner.quick import find_plan, plan_graph
 from tests.zoo import chain
 
@@ -23,7 +32,7 @@ def test_the_fastest_of_a_heavy_chain_is_named():
     """A chain gains nothing from its own plan; towers and a pipeline do.
 
     The verdict names what is faster and how to get it, in the figures of the rows: each
-    with its step, bytes, fullest device, and what to type.
+    with its step, bytes, fullest device, and what to type. Inference compares nothing.
     """
     plan = two_stages()
     found, said = compare_plan(plan), str(plan.verdict)
@@ -33,23 +42,13 @@ def test_the_fastest_of_a_heavy_chain_is_named():
     assert "times as fast as one device" in str(found)
     assert "strategies: towers " in said
     assert "faster than this plan: plan(source, cluster, strategy='auto'" in said
+    assert plan_graph(chain(4), BOX, training=False).verdict.strategies is None
     strategies = plan.verdict.strategies
     assert plan.verdict.single_device_value == strategies["one device"].seconds
     for row in found.all:
         assert row.peak_bytes > 0
         assert row.devices
         assert f"{row.how}: {row.reason}" in str(found)
-
-
-def test_a_losing_plan_is_not_called_a_win():
-    """Where a model is small, one device is the answer; inference compares nothing."""
-    pins = {"c[02]": "gpu:0", "c[13]": "gpu:1"}
-    slow = Cluster.of("2*gpu", "cpu", link="0.1 GB/s")
-    found = compare_plan(find_plan(chain(4, flops=1e3), slow, pins=pins))
-
-    assert found.best.kind == "one device"
-    assert "not worth distributing" in str(found)
-    assert plan_graph(chain(4), BOX, training=False).verdict.strategies is None
 
 
 def test_a_chain_on_one_device_is_cut_into_stages():
@@ -105,3 +104,68 @@ def test_a_plan_that_runs_another_way_is_simulated_so():
     assert spent[0]["gpu:0"] == pytest.approx(spent[1]["gpu:0"])
     assert spent[0]["gpu:1"] < spent[1]["gpu:1"]
     assert plan.memory["gpu:0"] == again.memory["gpu:0"]
+
+
+def towered(graph, part, count):
+    towers = {part: Towers(tuple((f"gpu:{i}",) for i in range(count)))}
+    sizes = {max(1, n) for n in batch_shares(graph.batch, count)}
+    return expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
+
+
+def test_expanded_towers_share_the_work_and_none_of_it_is_lost():
+    """One part becomes three towers, the home of their weights, and the join."""
+    plain, graph = chain(2), towered(chain(2), "c0", 3)
+    mine = [c for c in graph.calls if c.part in ("c0/0", "c0/1", "c0/2")]
+
+    assert [part.name for part in graph.parts] == [
+        *("x", "c0/weights", "c0/0", "c0/1", "c0/2", "c0", "c1")
+    ]
+    assert graph.parts_of_weights["c0/w"][0] == "c0/weights"
+    assert [t.source for t in graph.tensors if t.target == "c0/join"] == [
+        *("c0/0/c0", "c0/1/c0", "c0/2/c0")
+    ]
+    flops = sum(c.forward_flops for c in mine)
+    assert flops == pytest.approx(plain.call["c0"].forward_flops)
+    assert [c.output_shapes[0][0] for c in mine] == [11, 11, 10]
+
+
+def test_folding_and_collapsing_undo_an_expansion():
+    plain, graph = chain(3), towered(chain(3), "c1", 4)
+    back = collapse(graph)
+
+    for calls in (fold(graph), back.calls):
+        assert [call.name for call in calls] == [call.name for call in plain.calls]
+    assert back.call["c1"].output_shapes == plain.call["c1"].output_shapes
+    assert [(t.source, t.target, t.bytes) for t in back.tensors] == [
+        (t.source, t.target, t.bytes) for t in plain.tensors
+    ]
+    assert back.towers == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "samples"), [(1, (11, 11, 10)), (5, (12, 10, 10)), (20, (20, 20, 20))]
+)
+def test_towers_share_each_piece_of_a_batch_anew(count, samples):
+    """32 over 3 are 11, 11, 10; in 20 pieces each has one of each."""
+    assert microbatch_growth(towered(chain(), "c1", 3), count, 32) == {
+        f"c1/{i}": most / share
+        for i, (most, share) in enumerate(zip(samples, (11, 11, 10)))
+    }
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_pipeline_never_beats_the_ideal_and_comes_near_it(schedule):
+    """M micro-batches in S stages take (M + S - 1) / (M * S) of the work, at least.
+
+    All four parts run forward and backward for each of them, and update once.
+    """
+    plan = two_stages()
+
+    assert sn.simulate(plan, microbatches=1).seconds == plan.seconds
+    for count in (2, 4, 8, 16):
+        timeline = sn.simulate(plan, microbatches=count, schedule=schedule)
+        ran = [(t.part, t.phase, t.microbatch) for t in timeline.tasks if t.part != "x"]
+        ideal = plan.seconds * (count + 1) / (2 * count)
+
+        assert ideal <= timeline.seconds <= 1.02 * ideal
+        assert len(set(ran)) == len(ran) == 4 * (count + count) + 4

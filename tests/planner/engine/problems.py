@@ -70,20 +70,23 @@ def with_room(problem, room, cut_penalty):
     return replace(problem, graph=graph, cut_penalty=cut_penalty)
 
 
+def random_groups(draw, count, cluster, *, some_apart):
+    """A group for each call; some are kept off the CPU, two may be apart."""
+    names = tuple(device.name for device in cluster)
+    a, b = draw.sample(range(count), 2)
+    apart = {a: (b,), b: (a,)} if some_apart else {}
+    return [
+        Group((), names[:-1] if draw.random() < 0.1 else names, apart.get(i, ()))
+        for i in range(count)
+    ]
+
+
 def step_problem(count, seed, *, gpus=2, cut_penalty=0.0):
     """A step of random calls with little memory, some apart, some bound to a kind."""
     draw = random.Random(seed)
     graph = random_graph(count, seed)
     cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="1 GiB", link="5 GB/s")
-    names = tuple(device.name for device in cluster)
-    apart = {}
-    if seed % 3 == 0:
-        a, b = draw.sample(range(count), 2)
-        apart = {a: (b,), b: (a,)}
-    groups = [
-        Group((), names[:-1] if draw.random() < 0.1 else names, apart.get(i, ()))
-        for i in range(count)
-    ]
+    groups = random_groups(draw, count, cluster, some_apart=seed % 3 == 0)
     step = step_graph(graph, cluster, units="calls", training=seed % 4 != 3)
     total = sum(unit.weight_bytes for unit in step.units) * (4 if seed % 4 != 3 else 1)
     share = draw.choice((0.5, 0.8, 3.0))
@@ -142,13 +145,7 @@ def random_loads(count, seed, *, cut_penalty=0.0):
     )
     cluster = Cluster.of("2*gpu", "cpu")
     room = sum(c.size_bytes for c in calls) * draw.choice((0.45, 0.7, 2.0))
-    a, b = draw.sample(range(count), 2)
-    apart = {a: (b,), b: (a,)} if seed % 2 else {}
-    names = tuple(device.name for device in cluster)
-    groups = [
-        Group((), names[:-1] if draw.random() < 0.1 else names, apart.get(i, ()))
-        for i in range(count)
-    ]
+    groups = random_groups(draw, count, cluster, some_apart=seed % 2 == 1)
     step = step_graph(graph, cluster, units="calls")
     problem = problem_of(step, cluster, groups, range(count))
     return with_room(problem, [room, room, inf], cut_penalty)

@@ -1,4 +1,4 @@
-"""Solving a problem: constraints kept, values true, optima of small problems."""
+"""The engine: constraints kept, values true, small optima, compiled simulation."""
 
 from dataclasses import replace
 from math import inf
@@ -8,9 +8,13 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import CONTIGUITIES, OBJECTIVES
+from splitnet.planner import analysis
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.engine.load_graph import cut_size
-from splitnet.planner.engine.solve import solve, value_of
+from splitnet.planner.engine.makespan import makespan
+from splitnet.planner.engine.solve import solve, value_of, warm_up
+from splitnet.planner.engine.tasks import tasks_of
+from splitnet.planner.evaluate import score
 from tests.planner.engine.problems import (
     best_of_all,
     calls_problem,
@@ -19,6 +23,7 @@ from tests.planner.engine.problems import (
     random_loads,
     step_problem,
 )
+from tests.zoo import random_dag
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -117,29 +122,35 @@ def test_what_cannot_be_is_infeasible(calls, objective, broken):
     assert len(found.assignment) == calls
 
 
-def tight_problem(seed):
-    """Ten branches on three GPUs, none of which has much more room than a third."""
-    problem = free_problem(random_graph(10, 50 + seed), Cluster.of("3*gpu"))
-    draw = np.random.default_rng(0)
-    places = [draw.integers(3, size=10) for _ in range(300)]
-    least = min(problem.simulated(place)[1].max() for place in places)
-    graph = problem.graph._replace(capacity_bytes=np.full(3, 1.03 * least))
-    return replace(problem, graph=graph)
-
-
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(
-    ("problem", "seed"),
-    [
-        *((step_problem(calls, 1, gpus=3), 0) for calls in (12, 60)),
-        *((tight_problem(seed), seed) for seed in range(4)),
-    ],
+    "make", [lambda s: step_problem(12 + s, s, gpus=1 + s % 4), calls_problem]
 )
-def test_search_for_what_fits_ends_with_it(problem, seed):
-    """Any assignment will do: it is found at once, and no longer search is made."""
-    how = {"time_limit": 0.5, "effort": 10**15, "prove": False, "until_found": True}
+def test_makespan_equals_the_event_loop(make, seed):
+    """Placements in runs, long and short: equal to 1e-12; infinite above the limit."""
+    problem, draw = make(seed), np.random.default_rng(seed)
+    tasks, groups = tasks_of(problem), problem.group_count
+    for share in (0.0, 0.02, 0.1, 0.3, 1.0) * 3:
+        turns = np.cumsum(draw.random(groups) < share)
+        place = draw.integers(problem.device_count, size=groups + 1)[turns]
+        seconds, _ = problem.simulated(place)
 
-    found = solve(problem, objective="memory", seed=seed, **how)
+        assert makespan(tasks, place, inf) == pytest.approx(seconds, rel=1e-12)
+        assert makespan(tasks, place, seconds * 0.999) == inf
+        assert makespan(tasks, place, seconds) < inf
 
-    assert found.feasible
-    assert not found.ended_by_clock
-    assert value_of(problem, "memory", found.assignment) == found.value
+
+def test_moves_of_many_parts_are_simulated_by_compiled_code(monkeypatch):
+    """They would take ten times as long by the event loop, which finds the same."""
+    graph, cluster = random_dag(5, 200), Cluster.of("4*gpu", "cpu")
+    plan = score(graph, cluster, {"*": "gpu:1"})
+    warm_up("latency")
+    with monkeypatch.context() as only:
+        only.delattr(analysis, "_interpreted")
+        compiled = analysis.heaviest_moves(plan)
+    monkeypatch.setattr(analysis, "compiled_step", lambda problem: None)
+    monkeypatch.setattr(analysis, "_MOST_SIMULATED", 10**6)
+
+    assert len(compiled) == 50
+    assert all(one.estimated for moves in compiled.values() for one in moves)
+    assert analysis.heaviest_moves(plan) == compiled
