@@ -114,10 +114,7 @@ def rows(case, count):
 
 
 def logged(model, case):
-    """Train a step of each size; what Keras logs of each.
-
-    Sizes that differ go through one `fit`, which traces the batch as open.
-    """
+    """Train a step of each size, in one `fit` if they differ; Keras' logs of each."""
     batches = [rows(case, count) for count in case.sizes]
     if model.run_eagerly or len(set(case.sizes)) == 1:
         return [model.train_on_batch(*batch, return_dict=True) for batch in batches]
@@ -141,10 +138,7 @@ def emitted(source, cluster, way=None, compiled=None, **plan):
 
 
 def placed_and_plain(case, cluster):
-    """The placed model of a case and its plain model, compiled alike.
-
-    The plain model runs eagerly: nothing of it is traced or optimized.
-    """
+    """The placed model of a case and its plain model, which runs eagerly."""
     plan = {"batch": case.sizes[0], "pins": case.pins}
     placed = emitted(case.source, cluster, case.way, **plan)
     of_keras = isinstance(case.source, keras.Model)

@@ -16,10 +16,7 @@ from tests.tf.zoo.models import Loops
 
 
 def test_emit_starts_as_the_same_layers_in_plain_keras(cluster):
-    """A model built by hand from the very same layers trains bit for bit alike.
-
-    Emission neither builds nor calls the user's layers.
-    """
+    """And trains bit for bit alike; emission neither builds nor calls users' layers."""
     see, tell = layers.Conv1D(3, 3, name="see"), layers.Dense(4, name="tell")
     drop, head = layers.Dropout(0.4, seed=7), layers.Dense(2, name="head")
     net = sn.Net("by_hand")
@@ -147,10 +144,7 @@ class Outside(layers.Layer):
 
 
 def test_xla_leaves_out_what_it_cannot_compile(cluster):
-    """Rows of a table that is elsewhere, loops, and layers of somebody's own.
-
-    Those are tried. A warning says why, and all train.
-    """
+    """Rows of a table elsewhere, loops, own layers: a warning says why; all train."""
     net, mean = sn.Net("left_out"), layers.GlobalAveragePooling1D()
     rows = [layers.Embedding(9, 4), mean]
     sides = [

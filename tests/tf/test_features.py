@@ -70,10 +70,7 @@ def state(model):
 
 
 def steps_per_execution(model, folder):
-    """Two steps in one call of TensorFlow, and one over.
-
-    Averages of the weights are used in their place after an epoch.
-    """
+    """Two steps in one call of TensorFlow, and one over; averaged weights."""
     optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5)
     several = {"steps_per_execution": 2} if hasattr(model, OURS) else {}
     compiled(model, optimizer=optimizer, **several)
@@ -86,10 +83,7 @@ def run_eagerly(model, folder):
 
 
 def weights_and_losses(model, folder):
-    """A weight per sample and output; a loss and a metric that are functions.
-
-    A share of the arrays is for validation.
-    """
+    """Weights of samples and outputs, own loss and metric, a share for validation."""
 
     def off(y_true, y_pred):
         return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)

@@ -53,20 +53,6 @@ def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(far, cluster):
     assert {one.part for one in found if one.part} == set(MOVED)
 
 
-def test_a_plan_whose_devices_have_stand_ins_moves_nothing(cluster):
-    """gpu:0 of a plan for another machine is the stand-in of that name."""
-    net = sn.Net("near")
-    made = net.branch("b", net.input("x", (6,)), layers.Dense(3, name="d"), on="gpu:2")
-    net.output(made)
-    plan = sn.plan(net, sn.Cluster.of("4*gpu", "cpu"), batch=4, time_limit=0.1)
-    placed = sn.emit(net, plan)
-
-    assert sn.plan_of(placed).device_of == plan.device_of
-    assert placed.get_layer("d").kernel.value.device.endswith("CPU:3")
-    placed.compile("sgd", "mse")
-    sn.audit(placed, plan, BATCH_HERE).check()
-
-
 @pytest.mark.filterwarnings("always:not on this machine")
 def test_the_command_audits_by_the_plan_of_the_file(far, tmp_path, capsys):
     """`splitnet audit --plan --stand-ins` names every part that was moved."""

@@ -24,10 +24,7 @@ def stem():
 
 
 def nested():
-    """One model called twice, once frozen in its mode, and a head named like a layer.
-
-    Masks of the embedding pass through the stem to the mean.
-    """
+    """A model called twice, once frozen in its mode, with masks; a name used twice."""
     words = keras.Input((5,), dtype="int32", name="words")
     known = layers.Embedding(9, 4, mask_zero=True, name="embed")(words)
     body = stem()

@@ -66,10 +66,7 @@ def saved(trained, tmp_path_factory):
 
 
 def test_saved_model_loads_without_splitnet_on_one_cpu(saved, trained, case, tmp_path):
-    """Another program, one CPU, no splitnet: same predictions, and training goes on.
-
-    No member of the file says where anything ran, or who placed it.
-    """
+    """Same predictions, training goes on; no file says where anything ran."""
     with zipfile.ZipFile(saved) as file:
         texts = [file.read(name) for name in file.namelist()]
 
@@ -117,10 +114,7 @@ def test_training_goes_on_elsewhere_as_if_never_moved(saved, trained, case, gpus
 
 
 def test_weights_go_both_ways(trained, case, tmp_path):
-    """A .weights.h5 file of a placed model fits the plain one, and the other way.
-
-    The plain one has weights, seeds and optimizer state on the default device.
-    """
+    """Files of weights; the plain model's are on the default device."""
     plain = sn.unplace(trained)
     assert "_splitnet" not in vars(plain)
     assert {v.value.device.rpartition(":")[2] for v in plain.variables} == {"0"}

@@ -21,10 +21,7 @@ def placed_pair(cluster):
 
 
 def test_placed_model_trains_in_a_loop_of_ones_own(cluster):
-    """Under placement_scope a user's step equals plain, slots beside their weights.
-
-    Around a plain model it does nothing, and nothing is warned of.
-    """
+    """Slots lie beside weights; around a plain model placement_scope does nothing."""
     placed = placed_pair(cluster)
     plain = sn.unplace(placed)
     x, y = tf.constant(numbers(6)[:BATCH]), tf.constant(numbers(2)[:BATCH])
@@ -101,14 +98,9 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(how, words, cluste
 
 def test_two_placed_models_in_one_step_keep_their_devices(cluster):
     """A GAN whose two optimizers are named: no warning, slots beside their weights."""
-    keras.utils.set_random_seed(0)
     make, judge = (
-        emitted(
-            keras.Sequential([keras.Input((6,)), layers.Dense(out)]),
-            cluster,
-            pins={"*": device},
-        )
-        for out, device in ((6, "gpu:0"), (1, "gpu:1"))
+        emitted(keras.Sequential([keras.Input((6,)), layer]), cluster, pins={"*": on})
+        for layer, on in ((layers.Dense(6), "gpu:0"), (layers.Dense(1), "gpu:1"))
     )
     optimizers = [keras.optimizers.Adam() for _ in range(2)]
     for one, optimizer in zip((make, judge), optimizers, strict=True):

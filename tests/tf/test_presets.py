@@ -86,6 +86,3 @@ def test_layers_cost_what_they_compute_when_a_model_predicts():
 
     assert step["drop"].forward_flops > ahead["drop"].forward_flops == 0
     assert step["norm"].moved_bytes > 1.5 * ahead["norm"].moved_bytes
-    box = sn.Cluster.of("gpu", "cpu")
-    plan = sn.score(build, box, {"*": "gpu:0"}, training=False)
-    assert plan.graph.call["drop"].forward_flops == 0

@@ -6,15 +6,13 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.reading.read import planned_sites
 from splitnet.tf.reading.source import blueprint_of
+from tests.tf.check import assert_near
 from tests.tf.zoo import ZOO
 from tests.zoo import between_parts
 
 
 def test_read_makes_a_vertex_of_each_call_and_an_edge_of_each_tensor():
-    """A shared layer is called twice, its weights are counted once; edges have bytes.
-
-    The net is the example of the first page.
-    """
+    """A shared layer is called twice, its weights count once; edges have bytes."""
     graph = sn.read(ZOO["shared_lstm"]().source, batch=8)
 
     parts = ["tweet_a", "tweet_b", "left", "right", "join", "verdict"]
@@ -37,17 +35,19 @@ def test_read_makes_a_vertex_of_each_call_and_an_edge_of_each_tensor():
 
 
 def test_read_names_every_call_and_leaves_a_keras_model_alone():
-    """Names say the part and the layer; a second call is counted; no node is added."""
+    """A second call is counted; no node is added and no value is changed."""
     net = sn.Net("twice")
     twice = layers.Dense(4, name="d")
     net.output(net.branch("a", net.input("x", (4,)), [twice, twice]))
     model = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
-    before = [len(layer._inbound_nodes) for layer in model.layers]
+    nodes = [len(layer._inbound_nodes) for layer in model.layers]
+    before = model.get_weights()
     graph = sn.read(model)
 
     assert [call.name for call in sn.read(net).calls] == ["x", "a/d", "a/d@2"]
     assert [part.kind for part in graph.parts] == ["input", "branch"]
-    assert [len(layer._inbound_nodes) for layer in model.layers] == before
+    assert [len(layer._inbound_nodes) for layer in model.layers] == nodes
+    assert_near(model.get_weights(), before)
     assert sn.read(graph) is graph
 
 

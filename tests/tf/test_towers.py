@@ -64,10 +64,7 @@ def branched():
 
 
 def test_data_parallel_trains_and_restores_as_the_model_it_copies(cluster, tmp_path):
-    """A branched model on three towers, its source left as it was.
-
-    The saved file is a plain model: three towers, two, or none go on alike.
-    """
+    """Its source is left as it was; three towers, two, or none go on from the file."""
     keras.utils.set_random_seed(5)
     model = branched()
     before = model.get_weights()
@@ -131,14 +128,12 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(
 
 
 def siamese():
-    """Branches that share a layer, a nested model, a merge on the CPU, and a head."""
+    """Branches that share a nested model, a merge on the CPU, and a head."""
     net = sn.Net("siamese")
     x = net.input("x", (6,), dtype="float64")
-    shared = layers.Dense(7, "tanh")
-    entry = keras.Input((6,), dtype="float64")
-    nested = keras.Sequential([entry, layers.Dense(6, "tanh")])
+    shared = keras.Sequential([layers.Dense(6, "tanh"), layers.Dense(7, "tanh")])
     a = net.branch("a", x, [layers.Dense(6, "tanh"), shared], on="gpu:0")
-    b = net.branch("b", x, [nested, shared], on="gpu:1")
+    b = net.branch("b", x, shared, on="gpu:1")
     joined = net.merge("join", [a, b], layers.Concatenate())
     net.output(net.branch("head", joined, layers.Dense(3), on="gpu:1"))
     return net

@@ -75,10 +75,7 @@ def two_in_one():
 
 @pytest.mark.parametrize("optimizer", [everything, two_in_one])
 def test_placed_equals_plain_with_optimizers(optimizer, cluster):
-    """Slots, averages, clipping, decay and accumulation change nothing and stay put.
-
-    The gradient of `silu`, which is a function of its own, runs at its branch.
-    """
+    """Slots stay put; `silu`'s gradient, a function of its own, runs at its branch."""
     keras.utils.set_random_seed(0)
     branches = two_branches(layers.Dense(4, "silu"), layers.Dense(4, "silu"))
     case = replace(branches, optimizer=optimizer, sizes=(5, 5, 5, 5))

@@ -51,15 +51,12 @@ def emitted(cluster, left=None):
 
 def recipe(left, right, *, scopes=True):
     """The Keras FAQ's: branches built under tf.device, joined and headed outside."""
-    x = keras.Input((6,), name="x")
-    if scopes:
-        with tf.device("/device:CPU:1"):
-            a = left(x)
-        with tf.device("/device:CPU:2"):
-            b = right(x)
-    else:
-        a, b = left(x), right(x)
-    model = keras.Model(x, layers.Dense(2, name="head")(layers.Add(name="add")([a, b])))
+    x, sides = keras.Input((6,), name="x"), []
+    for number, layer in enumerate((left, right), 1):
+        with tf.device(f"/device:CPU:{number}" if scopes else None):
+            sides.append(layer(x))
+    made = layers.Dense(2, name="head")(layers.Add(name="add")(sides))
+    model = keras.Model(x, made)
     model.compile("adam", "mse")
     return model
 
@@ -71,9 +68,8 @@ def of_the_faq():
 
 def with_a_device_in_call():
     """Its forward ops are there; its backward pass is not."""
-    homes = {"left": "/device:CPU:1", "right": "/device:CPU:2"}
-    sides = (Scoped(device, name=name) for name, device in homes.items())
-    return recipe(*sides, scopes=False)
+    left = Scoped("/device:CPU:1", name="left")
+    return recipe(left, Scoped("/device:CPU:2", name="right"), scopes=False)
 
 
 def compiled_by_xla():
@@ -95,10 +91,7 @@ PINS = {"left": "gpu:0", "right": "gpu:1", "add": "cpu", "head": "gpu:1"}
     ],
 )
 def test_audit_finds_plain_models_out(make, strayed, there, cluster):
-    """What is not on its device is found in both branches, and nothing else.
-
-    The marks that an audit lends to a plain model are taken back.
-    """
+    """Strays are found in both branches; marks lent to a plain model are taken back."""
     model = make()
     plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
     own = set(vars(model))
@@ -206,10 +199,7 @@ def test_audits_in_two_threads_do_not_disturb_each_other(placed):
 
 
 def test_audit_without_targets_watches_the_forward_pass(cluster, placed):
-    """`x` alone, or a model that is not compiled: forward only, and it says so.
-
-    What the watched function hands to its caller is no transfer of the model.
-    """
+    """And says so; what the function hands to its caller is no transfer."""
     audit = sn.audit(placed, None, X).check()
 
     assert "only the forward pass was watched" in audit.notes[0]
@@ -226,10 +216,7 @@ def test_audit_without_targets_watches_the_forward_pass(cluster, placed):
 
 
 def test_weights_that_a_layer_gets_later_are_known(cluster):
-    """`quantize` and `enable_lora` make them beside the layer's first; else it rings.
-
-    Those that `quantize` frees are known no more, although others may get their ids.
-    """
+    """`quantize` and `enable_lora` make them beside the layer's first, or it rings."""
     model = emitted(cluster, layers.Dense(4, name="l"))
     model.quantize("int8", filters="^l$")
     model.get_layer("r").enable_lora(2)
@@ -297,11 +284,7 @@ def stateful(net, cluster):
 
 
 def test_audits_change_nothing(cluster):
-    """Training with an audit before equals training without one, wherever slots start.
-
-    After one in the middle weights, slots, metrics, seeds, history and the traced step
-    are as before.
-    """
+    """Weights, slots wherever they start, metrics, seeds, history, the traced step."""
     net = branches([layers.Dense(4), layers.BatchNormalization(), layers.Dropout(0.5)])
     model, other = stateful(net, cluster), stateful(net, cluster)
     sn.audit(model, None, (X, Y)).check()

@@ -41,10 +41,7 @@ def recurrent_layer_on_two_devices():
 
 
 def tensor_with_three_readers():
-    """A convolution read by a norm, a sum and a concatenation on two devices.
-
-    A tensor among the arguments of a call is not sent in every step.
-    """
+    """A tensor read on two devices; a constant in a call is not sent in every step."""
     x = keras.Input((8, 8, 3))
     made = layers.Conv2D(4, 3, padding="same", name="made")(x)
     norm = layers.BatchNormalization(name="norm")(made)
@@ -55,10 +52,7 @@ def tensor_with_three_readers():
 
 
 def towers_that_meet():
-    """Moments of a synchronised norm go home and come back; shares are read once.
-
-    Shares of what a part made are activations, and their gradients are gradients.
-    """
+    """Moments of a synchronised norm go home and back; shares are activations."""
     net = sn.Net("meeting")
     narrow, wide = layers.Dense(5), layers.Dense(5)
 

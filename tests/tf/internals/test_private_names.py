@@ -16,10 +16,7 @@ OWN = ("_asdict", "_replace", "_exit", "_getframe", "_fields")
 
 
 def private_names(tree):
-    """Private attributes of anything but `self`, `cls` and the file's own.
-
-    And imports of `keras.src` and `tensorflow.python`.
-    """
+    """Private attributes of others, and imports of private modules."""
     own = [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -67,10 +64,7 @@ def test_every_private_name_is_listed_with_its_reason():
 
 
 def test_what_cannot_run_is_refused(monkeypatch):
-    """A version that was not tested: the error says which are, and what to install.
-
-    A name that Keras dropped; another backend, which has no tf.device.
-    """
+    """Untested versions, a name that Keras dropped, a backend without tf.device."""
     from keras.src.backend.tensorflow.optimizer import TFOptimizer
 
     name = "_distributed_tf_update_step"

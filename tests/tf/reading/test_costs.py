@@ -1,9 +1,7 @@
-"""Costs of calls: traces against figures of the literature."""
+"""Costs of calls: traces against formulas; models: `benchmarks/flops.py`."""
 
 import logging
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,13 +11,11 @@ import tensorflow as tf
 from keras import layers, ops
 
 import splitnet as sn
-from splitnet.tf.internals.keras_api import has_value, producer, without_values
+from splitnet.tf.internals.keras_api import producer, without_values
 from splitnet.tf.reading import call_cost
 from splitnet.tf.reading.call_cost import cost_of, size_of
 from splitnet.tf.reading.traced import bytes_of, trace
 
-BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "flops.py"
-FLOPS = runpy.run_path(str(BENCHMARK))
 ROW, STEPS, IMAGE = (4, 10), (4, 12, 24), (4, 12, 12, 16)
 VIDEO = (4, 3, 8, 8, 4)
 Body = Callable[..., Any]
@@ -36,15 +32,6 @@ def kept_bytes(node, work, batch=4):
     kept = [node.input_tensors[i] for i in work.saves_inputs]
     kept += [node.outputs[i] for i in work.saves_outputs]
     return work.inner_bytes + bytes_of(*(size_of(tensor, batch) for tensor in kept))
-
-
-def test_a_model_has_its_published_flops():
-    """Multiply-adds that others counted, within 2 %; others: benchmarks/flops.py."""
-    name, options, published, _ = FLOPS["PUBLISHED"][5]
-    cost, _ = FLOPS["count"](name, options)
-
-    assert name == "MobileNet"
-    assert cost.matrix_flops / 2e6 == pytest.approx(published, rel=0.02)
 
 
 def cells():
@@ -112,10 +99,7 @@ class Closed(layers.Dense):
 
 
 def test_a_layer_with_a_call_of_its_own_is_traced(caplog):
-    """It is not taken for its parent; lists and keyword tensors reach it as such.
-
-    Tensors, statistics and tables of words that layers hold are no obstacle.
-    """
+    """Whatever it takes and holds; it is not taken for its parent."""
     squares = [(4, 6, 6)] * 3
     adapted = layers.Normalization()
     adapted.adapt(np.eye(10, dtype="float32"))
@@ -158,21 +142,6 @@ def test_what_has_no_gradient_or_no_trace(caplog):
         cost = cost_of(call_of(Closed(5, use_bias=False), ROW), 4)
     assert cost.matrix_flops == 2 * 10 * 5 * 4
     assert "(Closed) is guessed from its weights: tracing raised" in caplog.text
-
-
-def test_costing_leaves_a_layer_as_it_was():
-    """Values, calls, losses; a layer without values stays without."""
-    layer = Doubled(8, activity_regularizer="l2")
-    node = producer(layer(keras.Input((10,), batch_size=4)))
-    before = [np.array(w) for w in layer.get_weights()]
-    nodes, losses = len(layer._inbound_nodes), len(layer.losses)
-    cost_of(node, 4)
-
-    assert all(np.array_equal(a, b) for a, b in zip(before, layer.get_weights()))
-    assert (len(layer._inbound_nodes), len(layer.losses)) == (nodes, losses)
-    bare = call_of(Doubled(8), ROW)
-    cost_of(bare, 4)
-    assert not any(has_value(variable) for variable in bare.operation.variables)
 
 
 # What all calls have in common ---------------------------------------------------

@@ -104,10 +104,7 @@ HALF = 40 * 1024 - 640  # of a card, in MiB, with room for the CUDA context
     ],
 )
 def test_memory_limits_are_each_gpus(machine, settings, expected, gpus):
-    """In MiB, of visible GPUs only; repeating a call is harmless.
-
-    A card that is cut is several devices, each as large as its limit.
-    """
+    """In MiB, of visible GPUs, or of each device that a card is cut into."""
     for name, value in settings.items():  # calls add up
         if name != "logical_gpus":
             config.configure(**{name: value})
@@ -151,10 +148,7 @@ def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, capsys):
 
 
 def test_settings_of_gpus_too_late_are_named_each(machine):
-    """After the start every setting that differs is listed, for every GPU.
-
-    TensorFlow refuses growth on some GPUs only, so it is never set on some only.
-    """
+    """Every setting that differs after the start is listed, for every GPU."""
     config.configure(memory_growth=True)
     assert machine.growth == dict.fromkeys(machine.gpus, True)
     machine.growth.clear()
@@ -190,10 +184,7 @@ def test_local_cluster_describes_gpus(machine, monkeypatch):
 
 
 def test_local_cluster_without_a_driver_uses_the_presets(machine, monkeypatch):
-    """A known model has a known size; an unknown one is a plain GPU.
-
-    Where GPUs are hidden, none is left, and a stand-in goes by the name of one.
-    """
+    """An unknown model is a plain GPU; hidden GPUs make room for stand-ins."""
     monkeypatch.setattr(runtime, "cards", list)
 
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 80 * 10**9

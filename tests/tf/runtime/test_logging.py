@@ -36,10 +36,7 @@ OTHERS = (
 def test_log_filter_keeps_all_other_lines(
     monkeypatch, capfd, tmp_path, level, driver, shown
 ):
-    """Even when what was called fails, what it said is not lost.
-
-    Where there is a driver, a failing GPU matters; level 0 asks for every line.
-    """
+    """A failing GPU matters where there is a driver; level 0 asks for every line."""
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level or "2")
     monkeypatch.setattr(logging, "_DRIVER", tmp_path / ("" if driver else "none"))
 

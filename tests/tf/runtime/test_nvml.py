@@ -57,10 +57,7 @@ def test_cards_are_counted_as_cuda_does(monkeypatch):
 
 
 def test_cards_tell_all_that_is_known(monkeypatch):
-    """A query that a card refuses leaves that fact out, and nothing else.
-
-    Without a driver, or without nvidia-ml-py, there is nothing to tell.
-    """
+    """A query that a card or the machine refuses leaves that fact out."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     refused = ("UtilizationRates", "ComputeRunningProcesses", "P2PStatus")
     for names, told in (

@@ -178,10 +178,7 @@ env -0 > client
 def test_a_job_of_slurm_is_tried_again_and_all_know_its_cluster(
     tmp_path, capsys, monkeypatch
 ):
-    """Worker and program start twice; the variables of either tell the same cluster.
-
-    A batch script has the job's variables and no step's; it is no worker.
-    """
+    """Worker and program start twice, and are told the same cluster."""
     script = launched("--max-restarts", "1", "--", "train", capsys=capsys)
     programs = {"srun": SRUN, "splitnet": SERVES, "train": FAILS_ONCE}
     write_programs(tmp_path, job=script, **programs)
@@ -289,10 +286,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.slow
 def test_pods_of_the_manifest_train(tmp_path, capsys):
-    """Towers on two hosts, in micro-batches; by the pods' variables and names.
-
-    So do those of TF_CONFIG, which come first. Losses are those of one device.
-    """
+    """As one device does, by the pods' names, or by TF_CONFIG, which comes first."""
     words = [*KUBERNETES.split(), "--", sys.executable, "train.py"]
     documents = list(yaml.safe_load_all(launched(*words, capsys=capsys)))
     names = ("train-client", "train-worker-0", "train-worker-1")
@@ -350,11 +344,7 @@ sys.exit(3)
 
 @pytest.mark.slow
 def test_run_starts_lost_workers_and_the_program_again(tmp_path):
-    """It says what ended; a worker whose port is taken is left out.
-
-    A signal that ends it is passed on to the program, and is no failure to try again
-    after: it ends as the program does, and says so as a shell does.
-    """
+    """A taken port is left out; a signal is passed on and nothing is tried again."""
     (tmp_path / "train.py").write_text(ATTEMPTS)
     command = [sys.executable, "-m", "splitnet", "run", "--max-restarts", "3"]
     program = ["--workers", "2", "--", sys.executable, "train.py"]

@@ -192,10 +192,7 @@ LOST = ("while it is gone", "while it hangs", "killed", "stopped")
 
 
 def test_workers_train_as_one_device_does(trained):
-    """Over two workers, and after one was killed or stopped, from the backup.
-
-    Without the one that hangs, and when it has come back, the losses are the same too.
-    """
+    """From the backup too, after a worker was killed, or without one that hangs."""
     losses = trained["losses"]
 
     assert losses == pytest.approx(trained["local"], rel=1e-6)

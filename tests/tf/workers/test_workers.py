@@ -21,10 +21,7 @@ from splitnet.tf.workers.start import limit_memory
 
 
 def test_workers_refuse_calls_from_outside_and_leave_no_orphan(tmp_path):
-    """No address of this machine reaches a worker that answers inside.
-
-    `up`, killed with no time to clean up, leaves neither worker nor program.
-    """
+    """`up`, killed with no time to clean up, leaves neither worker nor program."""
     program = (
         "import json, os, psutil, splitnet as sn, time\n"
         "from splitnet.tf.workers.connect import probe\n"
@@ -78,10 +75,7 @@ BOX = replace(Cluster.of("cpu", "worker:0/cpu:0"), hosts=HOSTS)
 
 
 def test_connect_names_what_is_missing(monkeypatch):
-    """Addresses, the cluster itself, or an early call.
-
-    Joining later would invalidate everything that exists.
-    """
+    """Addresses, the cluster itself, or an earlier call."""
     monkeypatch.setattr(connect, "started", lambda: False)
     with pytest.raises(ConfigError, match=r"no address for client:0, worker:0\."):
         connect.connect(Cluster.of("worker:0/cpu:0"))

@@ -29,10 +29,7 @@ def model(build):
 
 
 def made_up(built, batch=ROWS, *, below=7):
-    """A model with a batch for it: normal numbers, and whole ones below `below`.
-
-    The last third of whole numbers is 0, as padding is.
-    """
+    """A model with a batch for it; a third of whole numbers is 0, as padding is."""
     plain = isinstance(built, keras.Sequential)
     x = keras.tree.map_structure(
         lambda tensor: _input(tensor, batch, below),
@@ -92,7 +89,8 @@ def prepared_columns():
     """Columns prepared in many ways, strings among them; all ends have names."""
     city = keras.Input((1,), name="city", dtype="string")
     age = keras.Input((1,), name="age")
-    look_up = layers.StringLookup(vocabulary=["ulm", "bonn"], output_mode="one_hot")
+    look_up = layers.StringLookup(output_mode="one_hot")
+    look_up.adapt(["ulm", "ulm", "bonn"])
     scale = layers.Normalization(axis=-1)
     scale.adapt(np.array([[20.0], [40.0], [61.0]]))
     bins = layers.Discretization(bin_boundaries=[18.0, 40.0, 65.0])

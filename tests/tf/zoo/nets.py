@@ -53,10 +53,7 @@ def wide_and_deep():
 
 @case
 def inception():
-    """One tensor read on three devices, whose gradients meet again.
-
-    BatchNorm and Dropout are in it.
-    """
+    """One tensor read on three devices, whose gradients meet; BatchNorm, Dropout."""
     net = sn.Net("inception")
     image = net.input("image", (6, 6, 3))
     body = [layers.Conv2D(4, 3), layers.BatchNormalization()]
@@ -127,19 +124,6 @@ def many_inputs_and_outputs():
 
 
 @case
-def shared_bodies():
-    """Two branches share a function, and a Sequential that holds a functional model."""
-    inside = keras.Input((4,))
-    inner = keras.Model(inside, layers.Dense(4)(inside) + inside, name="inner")
-    model = keras.Sequential([layers.Dense(4), inner, layers.Dropout(0.2)], name="body")
-
-    def body(t):
-        return layers.Dense(4, name="outer")(model(t))
-
-    return two_branches(body, body)
-
-
-@case
 def attention():
     """Causal self-attention, and cross-attention over a masked memory."""
     net = sn.Net("attention")
@@ -178,10 +162,7 @@ def losses_inside():
 
 @case
 def mixed_float16():
-    """Cuts in float16, weights in float32, under a loss scale.
-
-    It is halved when gradients overflow, whose step is skipped, and doubled otherwise.
-    """
+    """Cuts in float16, weights in float32; the loss scale falls and rises."""
     dtype = keras.DTypePolicy("mixed_float16")
     net = sn.Net("mixed")
     x = net.input("x", (6,))

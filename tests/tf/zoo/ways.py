@@ -36,10 +36,7 @@ def conv_body():
 
 @case
 def towers():
-    """Four towers, of which small batches leave some without a sample.
-
-    `weights_on=` moves variables, slots and updates.
-    """
+    """Small batches leave some towers without a sample; weights are elsewhere."""
     net = towered(conv_body(), (8, 8, 2), weights_on="gpu:1")
     sizes = (5, 3, 2, 1)
     return Case(net, numbers(8, 8, 2), numbers(3, seed=1), sizes=sizes)
@@ -80,10 +77,7 @@ def towers_of_a_dict():
 
 @case
 def towers_in_a_chain():
-    """Towers that read towers, and share their layer with a branch; then a softmax.
-
-    That is saturated: crossentropy reads the logits, which are joined too.
-    """
+    """Towers that read towers and share a layer; a saturated softmax as logits."""
     net = sn.Net("chain")
     x, b = net.input("x", (4,)), net.input("b", (6,))
     shared = layers.Dense(5)
