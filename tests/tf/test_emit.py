@@ -32,12 +32,11 @@ def test_emit_starts_as_the_same_layers_in_plain_keras(cluster):
     inputs = [keras.Input((6, 2)), keras.Input((5,))]
     seen = drop(layers.Flatten()(see(inputs[0])))
     plain = keras.Model(inputs, head(layers.Concatenate()([seen, tell(inputs[1])])))
-    data = [numbers(6, 2, count=10), numbers(5, count=10)], numbers(2, count=10)
+    data = [numbers(6, 2), numbers(5)], numbers(2)
     losses = []
     for model in (placed, plain):
         model.compile("adam", "mse")
-        history = model.fit(*data, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
-        losses.append(history.history["loss"])
+        losses.append([model.train_on_batch(*data) for _ in range(2)])
 
     assert losses[0] == losses[1]
     for mine, its in zip(placed.get_weights(), plain.get_weights(), strict=True):

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow
 
 PINS = {"left": "gpu:0", "norm": "gpu:0", "right": "gpu:1", "drop": "gpu:1"}
 BATCH, STEPS = 4, 3
-OURS = "placed_by_the_test"
 
 
 def source():
@@ -46,12 +45,16 @@ def data():
     return x, {"kind": kind, "size": rng.normal(size=(n, 1)).astype("float32")}
 
 
+def placed(model):
+    return "_splitnet" in vars(model)
+
+
 def compiled(model, **more):
     """The model with a loss for each output; the plain one runs eagerly."""
     options = {
         "optimizer": keras.optimizers.SGD(0.01, momentum=0.9),
         "loss": {"kind": "sparse_categorical_crossentropy", "size": "mse"},
-        "run_eagerly": not hasattr(model, OURS),
+        "run_eagerly": not placed(model),
     }
     model.compile(**options | more)
     return model
@@ -72,7 +75,7 @@ def state(model):
 def steps_per_execution(model, folder):
     """Two steps in one call of TensorFlow, and one over; averaged weights."""
     optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5)
-    several = {"steps_per_execution": 2} if hasattr(model, OURS) else {}
+    several = {"steps_per_execution": 2} if placed(model) else {}
     compiled(model, optimizer=optimizer, **several)
     found = fit(model, callbacks=[callbacks.SwapEMAWeights(swap_on_epoch=True)])
     return found, state(model), model(data()[0])
@@ -134,10 +137,9 @@ FEATURES = [*AUDITED, weights_and_losses, many_callbacks]
 def test_feature_gives_the_numbers_of_the_plain_model(run, cluster, tmp_path):
     """Placed and plain return the same to rounding; what changes a step is audited."""
     plain = source()
-    placed = emitted(plain, cluster, batch=BATCH, pins=PINS)
-    setattr(placed, OURS, True)
+    ours = emitted(plain, cluster, batch=BATCH, pins=PINS)
     found = []
-    for model, folder in ((placed, "placed"), (plain, "plain")):
+    for model, folder in ((ours, "placed"), (plain, "plain")):
         (tmp_path / folder).mkdir()
         keras.utils.set_random_seed(1)
         found.append(run(model, tmp_path / folder))
@@ -145,10 +147,12 @@ def test_feature_gives_the_numbers_of_the_plain_model(run, cluster, tmp_path):
     assert_near(*found)
     if run in AUDITED:
         batch = keras.tree.map_structure(lambda t: t[:BATCH], data())
-        if not placed.compiled:
-            compiled(placed)
-        audit = sn.audit(placed, None, batch).check()
+        if not ours.compiled:
+            compiled(ours)
+        audit = sn.audit(ours, None, batch).check()
         assert any(row.backward for row in audit.rows) is (run is not run_eagerly)
+        hides = any("run_eagerly=True" in note for note in audit.notes)
+        assert hides is (run is run_eagerly)
 
 
 DOT = f"""#!{sys.executable}
@@ -166,9 +170,9 @@ def test_plot_model_draws_a_placed_model_like_the_plain_one(
     (tmp_path / "dot").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     plain = source()
-    placed = emitted(plain, cluster, batch=BATCH, pins=PINS)
+    ours = emitted(plain, cluster, batch=BATCH, pins=PINS)
     pictures = []
-    for number, model in enumerate((placed, plain)):
+    for number, model in enumerate((ours, plain)):
         path = tmp_path / f"{number}.png"
         keras.utils.plot_model(model, path, show_shapes=True, expand_nested=True)
         pictures.append(path.read_bytes())
@@ -183,12 +187,11 @@ def test_plot_model_draws_a_placed_model_like_the_plain_one(
 def test_a_tuner_searches_over_placed_models(cluster, tmp_path):
     import keras_tuner as tuning
 
-    def build(hp, *, placed=True):
+    def build(hp, *, plain=False):
         keras.utils.set_random_seed(1)
         model = source()
-        if placed:
+        if not plain:
             model = emitted(model, cluster, batch=BATCH, pins=PINS)
-            setattr(model, OURS, True)
         rate = hp.Choice("rate", [0.1, 0.01])
         return compiled(model, optimizer=keras.optimizers.SGD(rate))
 
@@ -201,5 +204,5 @@ def test_a_tuner_searches_over_placed_models(cluster, tmp_path):
 
     assert best.get_layer("right").kernel.value.device[-5:] == "CPU:2"
     for trial in tuner.oracle.get_best_trials(2):
-        plain = build(trial.hyperparameters, placed=False)
+        plain = build(trial.hyperparameters, plain=True)
         assert_near(trial.score, fit(plain, epochs=1)["loss"][0])

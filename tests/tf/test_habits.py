@@ -104,15 +104,3 @@ def test_callback_writes_diagram_audit_and_time(model, tmp_path):
         assert written[f"planned/memory_bytes/{device}"][0][1] == "scalars"
         assert written[f"planned/compute_seconds/{device}"][0][1] == "scalars"
     assert [step for step, _, _ in written["measured/step_seconds"]] == [0, 1]
-
-
-def test_callback_says_what_an_eager_step_hides(model, tmp_path):
-    """An audit that could watch nothing says so instead of passing without a word."""
-    eager = sn.place(sn.unplace(model), sn.plan_of(model).cluster, batch=16)
-    eager.compile("sgd", "mse", run_eagerly=True)
-    callback = sn.PlacementCallback(tmp_path)
-
-    eager.fit(*DATA, batch_size=16, verbose=0, callbacks=[callback])
-
-    assert callback.audit is not None
-    assert any("run_eagerly=True" in note for note in callback.audit.notes)

@@ -46,8 +46,8 @@ def trained(model, **compiled):
     x, y = data()
     model.compile(keras.optimizers.SGD(0.1), "mse", **compiled)
     before = model(x)
-    made = model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
-    return [before, made.history["loss"], model.get_weights(), model(x)]
+    losses = [model.train_on_batch(x[i : i + 4], y[i : i + 4]) for i in (0, 4)]
+    return [before, losses, model.get_weights(), model(x)]
 
 
 @pytest.fixture(scope="module")

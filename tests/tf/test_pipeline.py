@@ -53,7 +53,7 @@ def test_gradients_are_summed_as_they_come(cluster):
     """By one function for each backward call but the first; there is no AddN of all."""
     placed = emitted(cluster, microbatches=4)
     with watch_graphs() as found:
-        placed.fit(X[:12], Y[:12], batch_size=12, verbose=0)
+        placed.train_on_batch(X[:12], Y[:12])
 
     nodes = [node for graph in found for node in graph]
     widest = max(len(node.input) for node in nodes if node.op == "AddN")

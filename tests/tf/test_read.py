@@ -51,32 +51,6 @@ def test_read_names_every_call_and_leaves_a_keras_model_alone():
     assert sn.read(graph) is graph
 
 
-def test_bodies_take_inputs_spread_listed_or_by_name():
-    """A body of two arguments gets two; of one, a list; of names, a dict's items."""
-    seen = {}
-
-    def spread(a, b):
-        seen["spread"] = [a.name, b.name]
-        return a + b
-
-    def listed(both):
-        seen["listed"] = [t.name for t in both]
-        return both[0] + both[1]
-
-    def named(b, a):
-        seen["named"] = [a.name, b.name]
-        return a + b
-
-    net = sn.Net("calls")
-    x, y = net.input("x", (4,)), net.input("y", (4,))
-    net.output(net.branch("s", [x, y], spread))
-    net.output(net.branch("l", [x, y], listed))
-    net.output(net.branch("n", {"a": x, "b": y}, named))
-
-    assert len(blueprint_of(net).model.outputs) == 3
-    assert seen == dict.fromkeys(("spread", "listed", "named"), ["x", "y"])
-
-
 def test_read_prices_open_sizes_and_says_so(caplog):
     """An image as 224 wide, through all calls; a plan of it is matched with it."""
 

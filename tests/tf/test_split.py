@@ -36,8 +36,7 @@ def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(cluster, tmp_path)
     x, y = numbers(6, count=4), numbers(2, count=4)
 
     def losses(model):
-        fitted = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
-        return list(fitted.history["loss"])
+        return [model.train_on_batch(x, y) for _ in range(2)]
 
     losses(cut)
     cut.save(tmp_path / "whole.keras")
