@@ -151,10 +151,7 @@ def placed_and_plain(case, cluster):
 
 
 def trained(model, case, watch=contextlib.nullcontext):
-    """Outputs, logs, weights, states and slots: SGD's are gradients.
-
-    Also what `watch(model)` gives, in which the steps run. Slices are whole layers.
-    """
+    """Outputs, logs, weights of whole layers, slots: SGD's are gradients; `watched`."""
     keras.utils.set_random_seed(1)
     seen = [model(rows(case, case.sizes[0])[0])]
     with watch(model) as watched:

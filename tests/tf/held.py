@@ -30,10 +30,7 @@ def events(file):
 
 
 def fullest(done):
-    """The most bytes that were asked for at once, and the tensors held then.
-
-    What was there before is left out.
-    """
+    """The most bytes asked for at once, beside those before, and the tensors held."""
     live = {}
     now = most = 0
     held = []

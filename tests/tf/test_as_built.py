@@ -54,19 +54,12 @@ def test_the_command_line_knows_the_word(tmp_path, capsys):
     assert [where[f"lstm_{i}"] for i in range(2)] == ["gpu:1", "gpu:0"]
 
 
-@pytest.fixture
-def soft_placement():
-    """TensorFlow's default, which other tests of this process may have changed."""
-    before = tf.config.get_soft_device_placement()
-    tf.config.set_soft_device_placement(True)
-    yield
-    tf.config.set_soft_device_placement(before)
-
-
-@pytest.mark.usefixtures("soft_placement")
 def test_one_device_for_all_is_said_at_the_callers_line(cluster):
     """TensorFlow uses the CPU where the device of a scope is not available."""
+    soft = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(True)
     model = recipe(("/gpu:5", "/gpu:6"))
+    tf.config.set_soft_device_placement(soft)
 
     with pytest.warns(UserWarning, match="are on cpu:0") as caught:
         sn.plan(model, cluster, pins="as_built", time_limit=0.5)

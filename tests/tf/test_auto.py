@@ -158,10 +158,7 @@ CUT = {"split": {"wide": 3}, "microbatches": 2}
     ],
 )
 def test_a_layer_that_fits_nowhere_is_split(make, x, fixed, cluster, tmp_path):
-    """It trains as the plain model, from a file, over an equal model of other names.
-
-    A function is planned and emitted like the model that it builds.
-    """
+    """From a file, over an equal model of other names, or a function that builds it."""
     model = make()
     tight = small(four(cluster) if x is BOTH else cluster, model)
     planned(model, tight, **fixed).save(tmp_path / "plan.json")
@@ -211,10 +208,7 @@ def test_a_layer_that_cannot_be_cut_is_named(make, split, words, cluster):
 
 
 def test_tables_are_cut_as_often_as_it_takes():
-    """Into 8, as 4 leave no room, though a slow CPU could hold the tables.
-
-    The rest of the model is copied to each device.
-    """
+    """Into 8, as 4 leave no room; the rest of the model is copied to each device."""
 
     def build():
         ids = [keras.Input((20,), dtype="int32") for _ in range(2)]

@@ -186,10 +186,7 @@ def test_weights_of_another_device_are_read_once_a_step(cluster):
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_micro_batches_run_in_order(schedule, cluster):
-    """Each function is traced once. A stage of two passes one piece after the other.
-
-    With 1f1b the third begins when the first has come back to the first stage.
-    """
+    """Each function is traced once; in 1f1b the third waits for the first's return."""
     net = sn.Net("stages")
     body = [layers.Dense(5, "tanh") for _ in range(20)]
     a = net.branch("a", net.input("x", (6,)), body, on="gpu:0")
@@ -240,10 +237,7 @@ def test_gradients_are_summed_where_their_tensor_was_made(cluster):
 
 
 def test_uneven_batches_are_traced_less_often_than_by_keras(cluster):
-    """100 samples by 32 for two epochs, then a prediction by another batch.
-
-    Only Keras makes slots and metrics in the first step, which is traced twice then.
-    """
+    """Only Keras traces the first step twice, in which it makes slots and metrics."""
     traced = []
 
     @keras.saving.register_keras_serializable("traces")

@@ -94,11 +94,9 @@ def test_a_gradient_that_is_clipped_before_it_crosses(cluster):
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_gradients_are_accumulated_where_the_weight_is(microbatches, cluster):
-    """All of a weight's gradient is made on one device and kept on another.
+    """It is made elsewhere, by two towers on one device, which pass it on in `tf.cond`.
 
-    Two towers, both on one device, read shares of a Flatten, whose copies and gradients
-    are two each. The branches of `tf.cond` hand on what they are given, so the device
-    of a gradient was that of its towers: accumulators went there and sums came back.
+    They read shares of a Flatten, whose copies and gradients are two each.
     """
     net = sn.Net("beside")
     flat = net.branch("flat", net.input("x", (4, 2)), layers.Flatten(), on="gpu:1")

@@ -24,12 +24,7 @@ def model(cluster):
 
 
 def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_path):
-    """Each call that computes has a time forward and backward for GPU and CPU.
-
-    A part of it does not grow with the batch. Every ordered pair of devices has a link,
-    every kind a speed of updates. Progress rises from 0 to 1 and names the call. The
-    model's layers and values are left alone. A file of costs is as good as its value.
-    """
+    """Of all calls and devices; the model is left alone, and a file is as good."""
     before = [w.tolist() for w in model.get_weights()]
     nodes = [len(layer._inbound_nodes) for layer in model.layers]
     told = []

@@ -52,10 +52,7 @@ X = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
 
 @pytest.mark.parametrize("copy", [True, False])
 def test_functions_of_a_layer_compute_with_its_weights(copy):
-    """T3: what they traced are the clone's variables; those of a moved layer anew.
-
-    T4: a metric of the layer has memory, and is not the source's; it moves as well.
-    """
+    """What they traced and metrics are the clone's, or move with a moved layer."""
     source = chain(OwnState(), layers.Dense(2))
     plain = source.predict(X, verbose=0)
     made = cloned(source, copy=copy).model

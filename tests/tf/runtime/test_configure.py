@@ -162,11 +162,7 @@ def test_settings_of_gpus_too_late_are_named_each(machine):
 
 
 def test_local_cluster_describes_gpus(machine, monkeypatch):
-    """Names, targets, the preset of the model, and the memory that is free.
-
-    Once TensorFlow has taken the memory, it still counts as the plan's. Details tell
-    what a plan need not know: model, capability, use and links.
-    """
+    """With memory that was free before TensorFlow took it; details tell the rest."""
     cluster = runtime.local_cluster()
 
     assert [d.name for d in cluster] == ["gpu:0", "gpu:1", "cpu:0"]

@@ -73,10 +73,7 @@ def inception():
 
 @case
 def residual_chain():
-    """A chain with skips, cut in three: sums of gradients lie on both sides of cuts.
-
-    At a rate of 0.1 its training diverges, and rounding with it.
-    """
+    """A chain with skips, cut in three; it would diverge at a rate of 0.1."""
 
     def block(mix, norm):
         return lambda t: t + norm(mix(t))
