@@ -9,14 +9,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from splitnet.core.cluster import Link
-from splitnet.core.costs import (
-    CallSeconds,
-    Costs,
-    UpdateSeconds,
-    load_costs,
-    save_costs,
-)
 from splitnet.core.errors import PlanFileError
 from splitnet.core.serialization import read_values, write_bytes, write_json
 
@@ -51,18 +43,6 @@ def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
 
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert sorted(os.listdir(tmp_path)) == ["big", "circle", "link", "pipe"]
-
-
-def test_a_cost_table_is_the_same_when_loaded(tmp_path):
-    wire = Link("gpu:0", "gpu:1", 1e9, 1e-5)
-    costs = Costs(
-        (CallSeconds("Dense (4)", "cpu:0", 0.25, 0.5, 0.1, 0.2, 32, 8.0),),
-        (UpdateSeconds("gpu", 1e9, 1e-6),),
-        (wire, Link("gpu:0", "cpu:0", 1e9, 1e-5, gap_seconds=0.0)),
-    )
-    save_costs(costs, tmp_path / "costs.json")
-
-    assert load_costs(tmp_path / "costs.json") == costs
 
 
 def test_writing_keeps_mode_and_link(tmp_path):

@@ -7,7 +7,9 @@ second, so that figures in tests are small whole numbers.
 from dataclasses import replace
 
 from splitnet.core.cluster import Cluster, Device, Link
+from splitnet.core.timeline import Execution
 from splitnet.simulator.memory import outcome_of
+from splitnet.simulator.microbatch import in_schedule, pipeline_of
 from splitnet.simulator.step_graph import step_graph
 from tests import zoo
 
@@ -58,10 +60,13 @@ def graph(calls, edges, *, dtype="float32", weight_bytes=1, batch=4):
     return replace(made, tensors=tuple(tensors), outputs=())
 
 
-def outcome(one, cluster, devices, *, training=True, optimizer="sgd"):
+def outcome(one, cluster, devices, how=None, *, training=True, optimizer="sgd"):
     """Simulate parts, in order, on the GPUs whose digits `devices` lists."""
-    step = step_graph(one, cluster, Seconds(), training=training, optimizer=optimizer)
+    how = how or Execution()
     device_of = {p.name: f"gpu:{d}" for p, d in zip(one.parts, devices, strict=True)}
+    more = {"optimizer": optimizer, "microbatches": how.microbatches}
+    step = step_graph(one, cluster, Seconds(), training=training, **more)
+    step = in_schedule(step, pipeline_of(one, device_of, how))
     return outcome_of(cluster, step, device_of)
 
 

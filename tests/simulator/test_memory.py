@@ -5,11 +5,8 @@ from dataclasses import replace
 import pytest
 
 from splitnet.core.timeline import Execution, Memory
-from splitnet.simulator.event_loop import run_step
-from splitnet.simulator.memory import memory_of
-from splitnet.simulator.microbatch import in_schedule, pipeline_of
 from splitnet.simulator.step_graph import step_graph
-from tests.simulator.small import Seconds, box, dense, graph, outcome, view
+from tests.simulator.small import Seconds, box, dense, graph, outcome, spans, view
 
 
 def at(found, device, moment):
@@ -142,23 +139,14 @@ def test_recomputing_saves_the_inputs_of_parts_only():
     assert steps[1].task_seconds[0][2] == backward + forward
 
 
-def simulated(one, where, count=1):
-    step = step_graph(one, box(2), Seconds(), optimizer="sgd", microbatches=count)
-    device_of = {part: f"gpu:{i}" for part, i in zip(step.parts, where)}
-    step = in_schedule(step, pipeline_of(one, device_of, Execution(count)))
-    run = run_step(step, where * count)
-    return step, run, memory_of(step, where * count, run)
-
-
 @pytest.mark.parametrize(
-    ("where", "held"), [([0, 0, 0], 100 + 10 + 1 + 100), ([0, 0, 1], 100 + 100)]
+    ("devices", "held"), [("000", 100 + 10 + 1 + 100), ("001", 100 + 100)]
 )
-def test_parts_of_one_function_hold_what_they_saved_to_its_end(where, held):
+def test_parts_of_one_function_hold_what_they_saved_to_its_end(devices, held):
     """On one device a, b and c run as one function; on two each frees its own."""
-    step, run, memory = simulated(chain(weight_bytes=0), where)
-    end = run.stop[step.count + 1]  # of the backward task of b
+    found = outcome(chain(weight_bytes=0), box(), devices)
 
-    assert dict(memory[0].curve)[end] == held
+    assert at(found, "gpu:0", spans(found)["b'"][1]) == held
 
 
 @pytest.mark.parametrize(
@@ -172,9 +160,10 @@ def test_the_gradient_of_an_embedding_is_the_rows_that_are_read(lookups, count, 
     """
     table = dense("a", weights=("t",), lookups=lookups, out=40)
     one = graph([dense("x", weights=(), out=8), table], "x-a", weight_bytes=1000)
-    _, _, [memory, _] = simulated(one, [0, 0], count)
+    found = outcome(one, box(1), "00", Execution(count))
+    *_, (_, updating), _ = found.timeline.memory["gpu:0"]
 
-    assert memory.held[:, 1].max() == made
+    assert updating == 1000 + made
 
 
 def test_each_weight_is_updated_when_its_gradients_are_there():
@@ -186,8 +175,7 @@ def test_each_weight_is_updated_when_its_gradients_are_there():
     for tower in "ab":
         calls.append(dense(f"{tower}v", weights=("v",)))
         calls.append(dense(f"{tower}w", weights=("w",), seconds=500.0))
-    _, _, [home, _] = simulated(graph(calls, "", weight_bytes=100), [0, 0, 0, 1, 1])
-    late = home.held[home.times > 1000, 1]
+    found = outcome(graph(calls, "", weight_bytes=100), box(), "00011")
 
-    assert late.max() == 100
-    assert home.held[:, 1].max() == 200
+    assert found.memory["gpu:0"].gradients == 200
+    assert at(found, "gpu:0", 1504) == 200 + 100

@@ -5,19 +5,7 @@ from itertools import pairwise
 import pytest
 
 from splitnet.core.timeline import Execution
-from splitnet.simulator.memory import outcome_of
-from splitnet.simulator.microbatch import in_schedule, pipeline_of
-from splitnet.simulator.step_graph import step_graph
-from tests.simulator.small import Seconds, box, dense, graph, view
-
-
-def played(one, devices, count, schedule="gpipe"):
-    """A step of micro-batches of parts on the GPUs whose digits are listed."""
-    cluster = box(2)
-    device_of = {p.name: f"gpu:{d}" for p, d in zip(one.parts, devices, strict=True)}
-    step = step_graph(one, cluster, Seconds(), optimizer="sgd", microbatches=count)
-    step = in_schedule(step, pipeline_of(one, device_of, Execution(count, schedule)))
-    return outcome_of(cluster, step, device_of)
+from tests.simulator.small import box, dense, graph, outcome, view
 
 
 def order(found, device):
@@ -48,7 +36,8 @@ def test_a_schedule_orders_the_tasks_of_stages(names, devices, schedule, first, 
     """
     calls = [view(n, n, 4) if n == "m" else dense(n, seconds=4.0, out=4) for n in names]
     edges = " ".join(map("-".join, pairwise(names)))
-    found = played(graph(calls, edges, batch=4), devices, 4, schedule)
+    how = Execution(4, schedule)
+    found = outcome(graph(calls, edges, batch=4), box(), devices, how)
     updates = [t for t in found.timeline.tasks if t.phase == "update"]
 
     assert order(found, "gpu:0").startswith(first)
@@ -75,7 +64,7 @@ def test_stages_hold_gradients_until_they_are_added_up(parts, devices, schedule,
     """
     calls = [dense(n, part, seconds=6.0, out=6) for n, part in zip("ab", parts)]
     one = graph(calls, "a-b", batch=6, weight_bytes=10**6)
-    memory = played(one, devices, 6, schedule).memory
+    memory = outcome(one, box(), devices, Execution(6, schedule)).memory
 
     for name, megabytes in zip(("gpu:0", "gpu:1"), held):
         assert memory[name].total == pytest.approx(megabytes * 10**6, rel=1e-3)
@@ -83,7 +72,7 @@ def test_stages_hold_gradients_until_they_are_added_up(parts, devices, schedule,
 
 def test_shares_of_an_odd_batch_differ_by_one_sample():
     one = graph([dense("a", seconds=5.0)], "", batch=5)
-    tasks = played(one, "0", 2).timeline.tasks
+    tasks = outcome(one, box(), "0", Execution(2)).timeline.tasks
     forward = [task.stop - task.start for task in tasks if task.phase == "forward"]
 
     assert forward == pytest.approx([3, 2], rel=1e-4)

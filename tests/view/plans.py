@@ -41,7 +41,7 @@ class Draft:
         weight_bytes=65536,
     ):
         """Add a part: calls of `kinds` in a row, the first reading all sources."""
-        self.parts.append(Part(name, kind, (on,), where="net.py:12"))
+        self.parts.append(Part(name, kind, (on,), where="/home/someone/net.py:12"))
         self.places[name] = at or on
         size = 4 * self.batch * prod(shape)
         before = [self.last[source] for source in sources]

@@ -87,6 +87,9 @@ def test_report_is_whole_small_and_needs_no_network(name):
     assert wanted <= set(page.ids)
     assert ("fallbacks" in page.ids) == (name == "siamese")
     assert not {"strategies", "audit"} & set(page.ids)
+    # A declaration's file is named without the folder of its author.
+    assert "net.py:12" in text
+    assert "someone" not in text
     assert text.count(str(PLANS[name].verdict).splitlines()[0]) == 1
 
 

@@ -10,7 +10,7 @@ from splitnet.core.audit import Audit, Finding, Row
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError
 from splitnet.core.timeline import Timeline
-from splitnet.view.facts import objective_text, part_facts
+from splitnet.view.facts import objective_text
 from splitnet.view.tables import Grid, chart, grid_text, table
 from tests.view import plans
 from tests.view.golden import assert_golden
@@ -82,14 +82,6 @@ def test_text_of_nothing_in_no_width_or_with_markup():
         sn.chart(plans.one().timeline, width=0)
     text = grid_text(Grid([{"a": "[bold]x[/bold]"}]), width=60)
     assert "[bold]x[/bold]" in text
-
-
-def test_part_facts_have_no_folder_of_the_author():
-    """A declaration's file is named without its path."""
-    parts = (replace(p, where="/home/someone/net.py:12") for p in SIAMESE.graph.parts)
-    graph = replace(SIAMESE.graph, parts=tuple(parts))
-    found = part_facts(plans.moved_to(replace(SIAMESE, graph=graph), SIAMESE.cluster))
-    assert {one.where for one in found.values()} == {"net.py:12"}
 
 
 def test_objective_text_says_what_the_value_counts():
