@@ -65,11 +65,11 @@ def cli(capsys):
 
 @pytest.fixture(scope="session")
 def child():
-    """Run the command in a Python of its own, or that Python with other arguments."""
+    """Run a Python of its own."""
 
-    def run(*words, python=("-m", "splitnet"), **environ):
+    def run(*words, **environ):
         return subprocess.run(
-            [sys.executable, *python, *words],
+            [sys.executable, *words],
             capture_output=True,
             text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT)} | environ,

@@ -117,7 +117,6 @@ def test_tensorflow_is_loaded_only_where_it_is_needed(plan_file, child):
         f"main(['draw', {plan_file!r}, '-o', {plan_file + '.svg'!r}])\n"
         f"main(['simulate', {plan_file!r}])\n"
         "print([m for m in ('tensorflow', 'keras') if m in sys.modules])",
-        python=(),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("False\n")
@@ -129,13 +128,14 @@ def test_a_pipe_gets_nothing_but_answers(plan_file, child):
     """No colour, progress or noise; what its encoding lacks is replaced, or escaped."""
     path = Path(plan_file)
     path.write_text(path.read_text().replace("left", "l\u00efnks"), encoding="utf-8")
-    words = ["plan", plan_file, "--gpus=2", "--preset=A100", "--time-limit=0.5"]
-    shown = child(*words, PYTHONIOENCODING="ascii")
+    words = ["--gpus=2", "--preset=A100", "--time-limit=0.5"]
+    command = "-m", "splitnet"
+    shown = child(*command, "plan", plan_file, *words, PYTHONIOENCODING="ascii")
     assert shown.returncode == 0
     assert "l?nks" in shown.stdout
     assert "\x1b" not in shown.stdout
     assert shown.stderr == ""
-    figures = child("simulate", plan_file, "--json", PYTHONIOENCODING="ascii")
+    figures = child(*command, "simulate", plan_file, "--json", PYTHONIOENCODING="ascii")
     assert "l\u00efnks" in {one["part"] for one in json.loads(figures.stdout)["tasks"]}
 
 

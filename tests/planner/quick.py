@@ -1,4 +1,4 @@
-"""Planning with little time, which is enough for the graphs of these tests."""
+"""Planning in few steps, which are enough for the graphs of these tests."""
 
 from functools import partial
 
@@ -6,8 +6,8 @@ from splitnet.planner import planner
 
 __all__ = ["find_plan", "has_room", "plan_graph"]
 
-find_plan = partial(planner.find_plan, time_limit=0.3)
-plan_graph = partial(planner.plan_graph, time_limit=0.3)
+find_plan = partial(planner.find_plan, time_limit=5.0, effort=50_000)
+plan_graph = partial(planner.plan_graph, time_limit=5.0, effort=50_000)
 
 
 def has_room(plan):

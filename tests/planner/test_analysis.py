@@ -72,8 +72,10 @@ def test_following_all_advice_saves_what_it_says():
 def test_explain_gives_the_reason_and_the_other_devices():
     plan = plan_graph(two_towers(), BOX)
     explanation = plan.explain("tell")
+    reasons = {p.part: p.reason for p in plan.placements}
     there = score(two_towers(), BOX, dict(plan.device_of) | {"tell": "gpu:0"})
 
+    assert [reasons[n] for n in ("see", "join", "head")] == ["pin", "merge", "near"]
     assert explanation.reason == "it is pinned there: on='gpu:1'"
     assert [a.device for a in explanation.alternatives] == ["gpu:0", "cpu:0"]
     assert explanation.alternatives[0].value == there.value > explanation.value

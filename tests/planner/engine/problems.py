@@ -98,7 +98,7 @@ def calls_problem(seed):
     """Calls of a chain with skips and views, some of which only a CPU runs."""
     draw = random.Random(seed)
     graph, box = random_graph(60, seed), Cluster.of("2*gpu", "cpu")
-    kinds = [draw.choice(("Dense", "Dense", "Flatten")) for _ in graph.calls]
+    kinds = draw.choices(("Dense", "Dense", "Flatten"), k=60)
     calls = tuple(
         replace(
             call,
@@ -115,8 +115,7 @@ def calls_problem(seed):
     tensors = {(t.source, t.target): t for t in (*chain, *skips)}.values()
     graph = replace(graph, calls=calls, weights=weights, tensors=tuple(tensors))
     options = PlanOptions(training=seed % 4 != 3, regroup=True)
-    evaluator = Evaluator.of(graph, box, options)
-    return evaluator.problem_of(free_groups(graph, box))
+    return Evaluator.of(graph, box, options).problem_of(free_groups(graph, box))
 
 
 def random_loads(count, seed, *, cut_penalty=0.0):
