@@ -1,6 +1,6 @@
-"""Four towers, one per GPU, trained as one model and averaged on the CPU.
+"""Three towers, one per GPU, trained as one model and averaged on the CPU.
 
-Four different networks look at the same handwritten digits (scikit-learn's). Each has a
+Three networks look at the same handwritten digits (scikit-learn's). Each has a
 loss of its own, so that it learns for itself; the average is as good as the best.
 """
 
@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 import splitnet as sn
 
-cluster = sn.local_cluster(stand_in_gpus=4)
+cluster = sn.local_cluster(stand_in_gpus=3)
 images, digits = load_digits(return_X_y=True)
 images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
 kept, apart = slice(0, 1400), slice(1400, None)
@@ -27,7 +27,6 @@ towers = {
         layers.MaxPooling2D(),
         layers.Flatten(),
     ],
-    "row_by_row": [layers.Reshape((8, 8)), layers.LSTM(48)],
 }
 
 net = sn.Net("ensemble")
@@ -48,15 +47,13 @@ model = sn.emit(net, plan)
 names = [*(f"{name}_digit" for name in towers), "digit"]
 model.compile(
     "adam",
-    ["sparse_categorical_crossentropy"] * 5,
-    loss_weights=[1, 1, 1, 1, 0],  # the average is looked at, not trained
-    metrics=["accuracy"] * 5,
+    [*["sparse_categorical_crossentropy"] * 3, None],  # the average is not trained
 )
-model.fit(images[kept], [digits[kept]] * 5, batch_size=100, epochs=5, verbose=0)
+model.fit(images[kept], [digits[kept]] * 4, batch_size=100, epochs=5, verbose=0)
 
 predictions = model.predict(images[apart], verbose=0)
 for name, prediction in zip(names, predictions, strict=True):
     right = (prediction.argmax(1) == digits[apart]).mean()
     print(f"{name:<20} {right:.1%} of held-out digits")
 
-sn.audit(model, plan, (images[:100], [digits[:100]] * 5)).check()
+sn.audit(model, plan, (images[:100], [digits[:100]] * 4)).check()

@@ -1,8 +1,8 @@
-"""Branches from a loop, placed by the planner: ten measures of a tumour, ten branches.
+"""Branches from a loop, placed by the planner: six measures of a tumour, six branches.
 
-scikit-learn's breast cancer data give each of ten measures three times (mean, error,
-worst). Every measure has a branch of its own on whichever GPU suits; two of them are
-kept together and two apart.
+scikit-learn's breast cancer data give each measure three times (mean, error, worst).
+Every one has a branch of its own on whichever GPU suits; two of them are kept together
+and two apart.
 """
 
 import keras
@@ -15,7 +15,7 @@ cluster = sn.local_cluster(stand_in_gpus=3)
 
 data = load_breast_cancer()
 names = [
-    name.removeprefix("mean ").replace(" ", "_") for name in data.feature_names[:10]
+    name.removeprefix("mean ").replace(" ", "_") for name in data.feature_names[:6]
 ]
 
 net = sn.Net("many_branches")
@@ -26,15 +26,15 @@ for name in names:
     where = {}
     if name == "perimeter":
         where = {"near": branches["radius"]}  # the same device
-    if name == "symmetry":
-        where = {"apart": branches["concavity"]}  # another device
+    if name == "compactness":
+        where = {"apart": branches["smoothness"]}  # another device
     branches[name] = net.branch(f"{name}_tower", measure, dense, on="gpu", **where)
 joined = net.merge("joined", list(branches.values()), layers.Concatenate())
 net.output(net.branch("malignant", joined, layers.Dense(1, activation="sigmoid")))
 
 plan = sn.plan(net, cluster, batch=64, time_limit=1)
 print(sn.table(plan))
-print(plan.explain("symmetry_tower"))
+print(plan.explain("compactness_tower"))
 sn.draw(plan, "many_branches.svg")
 
 values = (data.data - data.data.mean(0)) / data.data.std(0)

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 import splitnet as sn
 
 
-def residual_network(blocks: int = 4, width: int = 32) -> keras.Model:
+def residual_network(blocks: int = 2, width: int = 32) -> keras.Model:
     """Convolutions with a way around every second one, after He et al. (2015)."""
     x = image = keras.Input((8, 8, 1), name="image")
     x = layers.Conv2D(width, 3, padding="same", activation="relu", name="stem")(x)

@@ -23,7 +23,7 @@ net = sn.Net("resume_on_fewer")
 towers = []
 for gpu, (name, group) in enumerate(zip(("person", "body", "blood"), groups)):
     seen = net.input(f"{name}_values", group.shape[1:])
-    dense = [layers.Dense(32, activation="relu"), layers.Dense(8, activation="relu")]
+    dense = layers.Dense(16, activation="relu")
     towers.append(net.branch(name, seen, dense, on=f"gpu:{gpu}"))
 joined = net.merge("joined", towers, layers.Concatenate())
 net.output(net.branch("progress", joined, layers.Dense(1), on="cpu"))

@@ -37,7 +37,8 @@ def block() -> Callable[[keras.KerasTensor], keras.KerasTensor]:
 
     def body(x: keras.KerasTensor) -> keras.KerasTensor:
         y = layers.LayerNormalization()(x)
-        x += layers.MultiHeadAttention(4, WIDTH // 4)(y, y, use_causal_mask=True)
+        attention = layers.MultiHeadAttention(4, WIDTH // 4, use_bias=False)
+        x += attention(y, y, use_causal_mask=True)
         y = layers.LayerNormalization()(x)
         return x + layers.Dense(WIDTH)(layers.Dense(4 * WIDTH, activation="gelu")(y))
 

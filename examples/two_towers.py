@@ -15,7 +15,6 @@ def tower() -> list[layers.Layer]:
     """Layers of their own for each tower."""
     return [
         layers.Conv2D(32, 3, padding="same", activation="relu"),
-        layers.Conv2D(64, 3, activation="relu"),
         layers.Flatten(),
         layers.Dense(64, activation="relu"),
     ]

@@ -29,10 +29,8 @@ def tiles(name: str) -> np.ndarray:
 
 
 def convolutions(filters: int) -> list[layers.Layer]:
-    """Two convolutions that keep the size."""
-    return [
-        layers.Conv2D(filters, 3, padding="same", activation="relu") for _ in range(2)
-    ]
+    """A convolution that keeps the size."""
+    return [layers.Conv2D(filters, 3, padding="same", activation="relu")]
 
 
 net = sn.Net("unet")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 2
-EFFORT = 1_000_000  # steps of a search that is given no effort, about a second
+EFFORT = 100_000  # steps of a search that is given no effort, a tenth of a second
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -86,6 +86,7 @@ def main(folder: Path, pages: list[Path]) -> int:
     PlanOptions.__init__.__kwdefaults__["effort"] = EFFORT
     keras.Model.fit = for_few_steps(keras.Model.fit)
     measure._RUNS, measure._LINK_RUNS, measure._LOOP_SECONDS = 1, 2, -1.0
+    measure._LARGE = 1_000
     gc.freeze()  # a million objects, which no fork needs to look at
     gc.set_threshold(100_000, 50)
     failed = 0

@@ -246,14 +246,18 @@ def equivalent_devices(problem: Problem) -> list[int]:
     links[:, range(count), range(count)] = 0.0
 
     def alike(a: int, b: int) -> bool:
-        order = [{a: b, b: a}.get(device, device) for device in range(count)]
-        same = keys[a] == keys[b] and step.task_seconds[a] is step.task_seconds[b]
-        return same and np.array_equal(links, links[:, order][:, :, order])
+        if keys[a] != keys[b] or step.task_seconds[a] is not step.task_seconds[b]:
+            return False
+        order = [*range(count)]
+        order[a], order[b] = b, a
+        return np.array_equal(links, links[:, order][:, :, order])
 
-    found: list[int] = []
+    found, first = list[int](), list[int]()  # the first device of each number
     for d in range(count):
-        same = (number for other, number in enumerate(found) if alike(other, d))
-        found.append(next(same, max(found, default=-1) + 1))
+        same = (number for number, other in enumerate(first) if alike(other, d))
+        found.append(next(same, len(first)))
+        if found[-1] == len(first):
+            first.append(d)
     return found
 
 
