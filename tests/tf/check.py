@@ -118,14 +118,14 @@ def logged(model, case):
     batches = [rows(case, count) for count in case.sizes]
     if model.run_eagerly or len(set(case.sizes)) == 1:
         return [model.train_on_batch(*batch, return_dict=True) for batch in batches]
-    logs = []
+    seen = []
     steps = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda *_: model.reset_metrics(),
-        on_train_batch_end=lambda _, told: logs.append(dict(told)),
+        on_train_batch_begin=lambda batch, logs: model.reset_metrics(),
+        on_train_batch_end=lambda batch, logs: seen.append(dict(logs)),
     )
     options = {"steps_per_epoch": len(batches), "shuffle": False, "verbose": 0}
     model.fit((batch for batch in batches), callbacks=[steps], **options)
-    return logs
+    return seen
 
 
 def emitted(source, cluster, way=None, compiled=None, **plan):

@@ -51,6 +51,22 @@ def test_read_names_every_call_and_leaves_a_keras_model_alone():
     assert sn.read(graph) is graph
 
 
+def test_bodies_take_inputs_spread_listed_or_by_name():
+    """A body of two arguments gets two; of one, a list; of names, a dict's items."""
+    net, flat = sn.Net("calls"), layers.Flatten
+    x, y = net.input("x", (4,)), net.input("y", (5,))
+    bodies = {
+        "spread": ([x, y], lambda a, b: flat()(a)),
+        "listed": ([x, y], lambda both: flat()(both[0])),
+        "named": ({"a": x, "b": y}, lambda b, a: flat()(a)),
+    }
+    for name, (given, body) in bodies.items():
+        net.output(net.branch(name, given, body))
+
+    calls = sn.read(net, batch=8).calls_of
+    assert [calls[name][0].output_shapes for name in bodies] == [((8, 4),)] * 3
+
+
 def test_read_prices_open_sizes_and_says_so(caplog):
     """An image as 224 wide, through all calls; a plan of it is matched with it."""
 

@@ -46,7 +46,7 @@ def wide_and_deep():
     body = [layers.Flatten(), layers.Dense(7, activation="relu")]
     deep = net.branch("deep", rows, body, on="gpu:0")
     wide = net.branch("wide", facts, layers.Dense(7), on="gpu:1")
-    both = net.merge("both", [deep, wide], lambda t: layers.Concatenate()(t))
+    both = net.merge("both", [deep, wide], layers.Concatenate())
     net.output(net.branch("head", both, layers.Dense(1), on="gpu:0"))
     return Case(net, [words(6, 50), numbers(5)], numbers(1, seed=2))
 
@@ -99,7 +99,7 @@ def many_inputs_and_outputs():
     a, b = net.input("a", (4,)), net.input("b", (3,))
     mix = layers.Dense(5, activation="tanh", name="mix")
 
-    def body(q, p):
+    def body(p, q):
         return mix(layers.Concatenate(name="glue")([p, q])), p[:, 1:] * 2.0
 
     mixed, raw = net.branch("stem of both", {"p": a, "q": b}, body, on="gpu:0")
