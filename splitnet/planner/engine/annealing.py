@@ -45,9 +45,12 @@ STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
 # Of the proposals for a step, those that move something on the critical path; of all,
 # those that exchange two groups; of the others for a step, those that move blocks.
 _GUIDED, _SWAPS, _BLOCKS = 0.5, 0.1, 0.6
-# The value of the best assignment so far, that of a step, the cut size, and the penalty
-# of too little memory.
-_NUMBERS = fields("", "best value cuts memory")
+# What an excess of memory costs in the value of the best assignment for a step, a
+# multiple of it; on the way that is adapted, as by Gendreau, Hertz and Laporte (1994).
+OVERFULL = 30.0
+# The value of the best assignment so far, that of a step, the cut size, the penalty of
+# too little memory, and the excess of a step.
+_NUMBERS = fields("", "best value cuts memory excess")
 
 
 class State(NamedTuple):
@@ -350,6 +353,15 @@ def exchange(graph: LoadGraph, state: State, device: int, size: int) -> int:
 
 
 @entry
+def excess(tasks: Tasks, room: Floats) -> float:
+    """What devices hold above their room at the peaks, as fractions of it, added up."""
+    over = 0.0
+    for device in range(len(room)):
+        over += max(0.0, tasks.devices[device].peak / room[device] - 1.0)
+    return over
+
+
+@entry
 def anneal_step(
     graph: LoadGraph,
     rules: Rules,
@@ -358,12 +370,13 @@ def anneal_step(
     until: float,
     tasks: Tasks,
 ) -> float:
-    """As `anneal_loads`, of the makespan of a step."""
+    """As `anneal_loads`, of the makespan of a step, with estimated peaks."""
     place, used, numbers, block = state.place, state.used, state.numbers, state.block
     movable, random, room = state.movable, state.random, graph.capacity_bytes
+    price = numbers.memory
     while spent < until:
         heat = (rules.cold / rules.hot) ** min(1.0, spent / rules.steps)
-        heat *= rules.hot * numbers.best
+        heat *= rules.hot * numbers.value
         for _ in range(rules.proposals):
             x, size, end = movable[below(random, len(movable))], 1, 1
             if uniform(random) < _GUIDED:
@@ -386,21 +399,28 @@ def anneal_step(
             room_a, room_b = max(room[a], used[a]), max(room[b], used[b])
             for i in range(end):
                 shift(graph, state, block[i], b if i < size else a)
-            value, fits = np.inf, used[a] <= room_a and used[b] <= room_b
+            value, over, fits = np.inf, 0.0, used[a] <= room_a and used[b] <= room_b
             if fits and is_legal(graph, rules, state, end, a, b):
-                limit = numbers.value - heat * np.log(1.0 - uniform(random))
+                limit = numbers.value * (1.0 + price * numbers.excess)
+                limit -= heat * np.log(1.0 - uniform(random))
                 cut = 1.0 + rules.cut_penalty * numbers.cuts
                 value = makespan(tasks, place, limit / cut) * cut
                 spent += STEPS_PER_RUN
+                over = excess(tasks, room)
+                if value * (1.0 + price * over) > limit:
+                    value = np.inf
             if value == np.inf:
                 for i in range(end):
                     shift(graph, state, block[i], a if i < size else b)
                 continue
-            numbers.value = value
+            numbers.value, numbers.excess = value, over
+            value *= 1.0 + OVERFULL * over
             if value < numbers.best:
                 numbers.best = value
                 for group in range(len(place)):
                     state.best[group] = place[group]
+        price *= 1.2 if numbers.excess > 0.0 else 0.9
+        price = numbers.memory = min(100.0, max(1.0, price))
         spent += rules.each * rules.proposals + STEPS_PER_EVENT * tasks.counted.events
         tasks.counted.events = 0
     return spent

@@ -1,37 +1,34 @@
 """Makespan of a step: the simulator's event loop, compiled.
 
 The same rules as `splitnet.simulator.event_loop`, which the tests compare it with. The
-calls of a model are first cut into the functions that run (`tasks.py`). A run ends
+calls of a model are first cut into the functions that run (`functions.py`). A run ends
 early if it must take longer than a limit: a device has too much left to do, or the
 longest chain behind a task is too long.
+
+Peaks of devices are estimated on the way, by the main rules of `simulator.memory`: a
+function holds what is saved, here or by a reader of what it sent, until its backward
+task ends; a task needs as much as the call that needs most.
 """
 
 import numpy as np
 
 from splitnet.planner.engine.compiler import compiled, entry
+from splitnet.planner.engine.functions import LONG, cut_functions
 from splitnet.planner.engine.load_graph import Ints
-from splitnet.planner.engine.tasks import (
-    LONG,
-    Records,
-    Tasks,
-    append,
-    cut_functions,
-    pop,
-    push,
-)
+from splitnet.planner.engine.tasks import Records, Tasks, append, pop, push
 
 _COPIES_FIRST = 1 << 62
 
 
 @compiled
 def set_up(tasks: Tasks, count: int) -> None:
-    """Tasks of the functions: seconds, what they wait for, what they give to others."""
+    """Tasks of the functions: seconds, bytes, what they wait for and give to others."""
     units, items, edges = tasks.units, tasks.items, tasks.counted.edges
     run, functions = tasks.tasks, tasks.functions
     total, last = len(units) - 1, 2 * count - 1
     for number in range(3 * count):
         task = run[number]
-        task.seconds = task.ready = 0.0
+        task.seconds = task.ready = task.saved = task.need = 0.0
         task.tail = -1.0
         task.cause = task.first_out = -1
         task.pending = functions[number // 3].backward = 0
@@ -42,6 +39,10 @@ def set_up(tasks: Tasks, count: int) -> None:
         seconds = tasks.seconds[unit.where]
         ahead.seconds += seconds[u]
         back.seconds += seconds[2 * total - 1 - u]
+        ahead.saved += unit.saved
+        ahead.need = max(ahead.need, unit.ahead)
+        back.need = max(back.need, unit.back)
+        back.saved += unit.early
         update.seconds += seconds[2 * total + u]
         ahead.tail = unit.forward_tail  # of the last unit
         if back.tail < 0.0:
@@ -64,19 +65,29 @@ def set_up(tasks: Tasks, count: int) -> None:
                 break
             root = items[root].view_of
         item.copied_as = root if units[items[root].source].function == f else i
-        item.leaves = 0
+        item.leaves, item.last = 0, -1
         item.next_view = -1
-        out = False
+        out, keeps = False, item.saved > 0
         for r in range(item.readers, items[i + 1].readers if i < edges else 0):
             g = units[tasks.readers[r]].function
             run[g].pending += g != f
             out |= g != f
+            keeps |= tasks.saves[r] > 0 and run[g].where == run[f].where
+            if g != f and item.returned and item.last != g and i < edges:
+                run[last - g].need += item.bytes
+                item.last = g
+        if i < edges and keeps and item.view_of < 0:
+            run[f].saved += item.bytes
         if out:
             root = items[item.copied_as]
             root.leaves = 1
             if item.copied_as != i:
                 item.next_view = root.next_view
                 root.next_view = i
+    for f in range(count):
+        back = run[last - f]
+        back.need += back.saved
+        back.saved = run[f].saved
     for edge in range(edges):
         if items[edge].leaves:
             append(run[units[items[edge].source].function], items, edge)
@@ -153,7 +164,10 @@ def give(tasks: Tasks, item: int, time: float, key: int) -> None:
 
 @entry
 def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
-    """Seconds of the step with group g on `device_of[g]`; infinite above the limit."""
+    """Seconds of the step with group g on `device_of[g]`; infinite above the limit.
+
+    Else `tasks.devices.peak` gets about the bytes of each device at its peak.
+    """
     units, items, devices, run = tasks.units, tasks.items, tasks.devices, tasks.tasks
     queue, edges, counted = tasks.queue, tasks.counted.edges, tasks.counted
     count = total = len(units) - 1
@@ -162,7 +176,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     counted.sent = queue[0].key = 0
     for number in range(len(devices)):
         device = devices[number]
-        device.left = device.free = 0.0
+        device.left = device.free = device.held = 0.0
         device.sent = -1
         for other in range(len(devices)):
             tasks.links[number, other].free = 0.0
@@ -172,8 +186,10 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         seconds = tasks.seconds[where]
         later = seconds[2 * total - 1 - u] + seconds[2 * total + u]
         devices[where].left += seconds[u] + later
+        devices[where].held += units[u].weights
     counted.events += total
     for number in range(len(devices)):
+        devices[number].peak = devices[number].held
         if devices[number].left > limit:
             return np.inf
     if not counted.whole:
@@ -202,17 +218,31 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 last, end = time, by
             if by >= count:
                 f = units[items[view].source].function
-                arrive(run, queue, summing(f, view < edges, count), time, by)
+                number = summing(f, view < edges, count)
+                if view < edges:
+                    devices[copy.target].held += copy.bytes
+                    run[number].saved += copy.bytes
+                arrive(run, queue, number, time, by)
                 continue
+            held = 0
             while view >= 0:
                 for r in range(items[view].readers, items[view + 1].readers):
                     unit = units[tasks.readers[r]]
                     if unit.where == copy.target:
+                        if tasks.saves[r] > held:
+                            held = 1
+                            devices[copy.target].held += copy.bytes
+                            run[2 * count - 1 - unit.function].saved += copy.bytes
                         arrive(run, queue, unit.function, time, by)
                 view = items[view].next_view
             continue
         task = run[key]
         device = devices[task.where]
+        if key < count:
+            device.held += task.saved
+        device.peak = max(device.peak, device.held + task.need)
+        if count <= key < 2 * count:
+            device.held -= task.saved
         if task.seconds > 0:
             if time < device.free:
                 time, task.cause = device.free, device.latest

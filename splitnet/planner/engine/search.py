@@ -12,9 +12,10 @@ A turn begins anew as often as that has helped of late. What is merged keeps to 
 assignment that a turn begins with; a new one is made of the clusters. The units of a
 step are merged with their groups, so that a coarse assignment is evaluated faster.
 
-What devices hold at their peaks is known only afterwards. An assignment that has no
-room lowers the capacity with which the search goes on; while nothing fits, bytes are
-minimised instead, as they are for the objective "memory".
+What devices hold at their peaks is estimated with the makespan, and for loads it is
+more than the sums of bytes. What the simulator finds above that lowers the capacity
+with which the search goes on; while nothing fits, bytes are minimised instead, as they
+are for the objective "memory".
 
 A turn depends on the steps that were spent, not on those that are left. So a longer
 search goes on where a shorter one ends, and its answer is never worse.
@@ -33,18 +34,20 @@ from splitnet.planner import problem as problems
 from splitnet.planner.engine import annealing, load_graph, starts
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import random_state
+from splitnet.planner.engine.functions import merged
 from splitnet.planner.engine.load_graph import Bools, Floats, Ints
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.tasks import Tasks, merged, tasks_of
+from splitnet.planner.engine.tasks import Tasks, tasks_of
 from splitnet.planner.engine.uncompiled import repaired, with_bytes_as_seconds
 from splitnet.planner.problem import Problem
 
 _STEPS_PER_PEAK = 50  # and unit, of a simulation with what devices hold
 # Steps of a proposal, of a net of its group, and of a call whose path is followed.
 _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
-# Of bytes that peaks were above sums, after an assignment where they are less; where so
-# many times those have room, an assignment is taken to fit until the end.
-_KEPT, _ROOMY = 0.9, 2
+# Of bytes that peaks were above estimates, after an assignment where they are less;
+# where so many times those, and of the capacity, are left an assignment is taken to fit
+# until the end.
+_KEPT, _ROOMY, _UNSURE = 0.9, 2, 0.1
 # Best assignments that are kept; a turn has helped if its answer is a good one.
 _ELITE, _GOOD = 10, 3
 # List schedules to begin with; how often a turn goes on with the room that the peaks of
@@ -56,7 +59,7 @@ _LEAST_NEW, _MOST_NEW, _RECENT = 0.1, 0.6, 0.2
 
 
 class Incumbent(NamedTuple):
-    """An assignment and its value; bytes by which peaks near it are above sums."""
+    """An assignment and its value; bytes by which peaks near it are above estimates."""
 
     value: float
     place: Ints
@@ -103,7 +106,7 @@ class _Search:
             self.growth, self.steps = (0.01, 0.01), 2 * self.steps
         self.hot = self.end = 0.0  # of this turn
         self.kind = np.array(problems.equivalent_devices(problem))
-        # Bytes by which peaks are above sums, of assignments like the last ones.
+        # Bytes by which peaks are above estimates, of assignments like the last ones.
         self.margin = np.zeros(problem.device_count)
         self.elite: list[Incumbent] = []
         self.helped = [1.0, 1.0]  # how often an old or a new start did, of late
@@ -129,10 +132,13 @@ class _Search:
         held = used = load_graph.bytes_per_device(graph, place)
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
         value, known = self.value_of(place) if fits else inf, bool(self.elite)
+        if self.tasks is not None and fits:
+            used = self.tasks.devices.peak.copy()
         peaks = value < self.best.value
-        if known and self.objective != "memory":
+        if (known or self.tasks is not None) and self.objective != "memory":
             peaks |= self.tasks is not None and self.takes(value)
-            peaks &= bool(np.any(used + _ROOMY * self.margin > self.capacity))
+            unsure = np.maximum(_ROOMY * self.margin, _UNSURE * self.capacity)
+            peaks &= bool(np.any(used + unsure > self.capacity))
         if peaks:
             _, held = problem.simulated(place)
             self.budget.spend(_STEPS_PER_PEAK * self.units)
@@ -342,7 +348,9 @@ class _Search:
         if tasks is not None:
             proposals, hot, cold = 8, hot / 12, 2e-5
             value = makespan(tasks, place, inf) * penalty
-            state.numbers.best = state.numbers.value = value
+            over = annealing.excess(tasks, graph.capacity_bytes)
+            state.numbers.value, state.numbers.excess = value, over
+            state.numbers.best = value * (1 + annealing.OVERFULL * over)
             tasks.counted.events = 0
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers.best = state.load.max() * penalty

@@ -140,11 +140,15 @@ def solve(
                 p for p in single_devices(problem) if not cut_size(problem.graph, p)
             ]
             place = min(alone, key=judge, default=place)
-            bound, value = lower_bound(problem, objective), judge(place)
+            value = judge(place) if alone else inf
             if objective == "latency" and value < inf:
                 devices = place[problem.group_of_unit].tolist()
                 value = run_step(problem.step, devices).seconds
-            if alone and value <= bound * (1 + enough):
+                if value > problem.graph.seconds.min(axis=1).sum() * (1 + enough):
+                    value = inf  # a slow device, which no bound is near
+            if value < inf:
+                bound = lower_bound(problem, objective)
+            if value <= bound * (1 + enough):
                 algorithm = "comparison with the bound"
                 return solution()
         known = any(judge(start) < inf for start in given)
@@ -168,7 +172,7 @@ def solve(
     if value < inf and proven and not problem.cut_penalty:
         bound = value
     elif value < inf and groups and prove:
-        bound = lower_bound(problem, objective)
+        bound = max(bound, 0.0) or lower_bound(problem, objective)
         if bound < 0.999 * value and groups <= _PROGRAM_GROUPS and not proven:
             limit = _PROGRAM_SHARE * time_limit
             hard = lower_bound(problem, objective, hard=True, time_limit=limit)

@@ -19,8 +19,8 @@ import numpy as np
 from splitnet.planner.engine import load_graph
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import RandomState, entry, uniform
+from splitnet.planner.engine.functions import root_of
 from splitnet.planner.engine.load_graph import Bools, Floats, Ints, LoadGraph
-from splitnet.planner.engine.tasks import root_of
 from splitnet.planner.problem import Problem, contract
 
 _NOISE = 0.5  # of the cost of an edge

@@ -220,25 +220,30 @@ def _filled(graph: LoadGraph, place: Ints, order: Sequence[int], room: Floats) -
     Those that are well where they are stay. Next fit: with the group before, or on a
     slower device; else on the fastest. Nowhere is room: where most is left.
     """
-    place, known, at = place.copy(), place >= 0, 0
-    used = np.bincount(place[known], graph.size_bytes[known], len(room))
-    rank = np.argsort(_line(graph))
+    known, at = place >= 0, 0
+    free = (
+        room - np.bincount(place[known], graph.size_bytes[known], len(room))
+    ).tolist()
+    rank, sizes = np.argsort(_line(graph)).tolist(), graph.size_bytes.tolist()
+    apart = load_graph.lists_of(graph.apart_start, graph.apart)
+    allowed: list[list[bool]] = graph.allowed.tolist()
+    found: list[int] = place.tolist()
     for group in order:
-        here, size = place[group], graph.size_bytes[group]
-        others = place[graph.apart[slice(*graph.apart_start[group : group + 2])]]
-        may = graph.allowed[group].copy()
-        may[others[others >= 0]] = False
-        if here >= 0 and may[here] and used[here] <= room[here]:
+        here, size = found[group], sizes[group]
+        taken = {found[other] for other in apart[group]}
+        may = [d for d, ok in enumerate(allowed[group]) if ok and d not in taken]
+        if here in may and free[here] >= 0:
             continue
-        options = np.flatnonzero(may & (used + size <= room))
-        if len(options):
+        options = [d for d in may if free[d] >= size]
+        if options:
             target = min(options, key=lambda d: (rank[d] < at, rank[d]))
-            at = rank[target] if may.sum() > 1 else at
+            at = rank[target] if len(may) > 1 else at
         elif here < 0:
-            target = np.argmax(np.where(may | ~may.any(), room - used, -inf))
+            target = max(may or range(len(free)), key=free.__getitem__)
         else:
             continue
-        used[target] += size
-        used[here] -= size * (here >= 0)
-        place[group] = target
-    return place
+        free[target] -= size
+        if here >= 0:
+            free[here] += size
+        found[group] = target
+    return np.array(found, np.int64)

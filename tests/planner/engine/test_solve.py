@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.plan import CONTIGUITIES, OBJECTIVES
+from splitnet.core.plan import CONTIGUITIES, OBJECTIVES, PlanOptions
 from splitnet.planner import analysis
 from splitnet.planner.bounds import lower_bound
+from splitnet.planner.engine.functions import merged
 from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.solve import solve, value_of, warm_up
 from splitnet.planner.engine.tasks import tasks_of
-from splitnet.planner.evaluate import score
+from splitnet.planner.evaluate import Evaluator, free_groups, score
 from tests.planner.engine.problems import (
     best_of_all,
     calls_problem,
@@ -127,17 +128,39 @@ def test_what_cannot_be_is_infeasible(calls, objective, broken):
     "make", [lambda s: step_problem(12 + s, s, gpus=1 + s % 4), calls_problem]
 )
 def test_makespan_equals_the_event_loop(make, seed):
-    """Placements in runs, long and short: equal to 1e-12; infinite above the limit."""
+    """Placements in runs, long and short: equal to 1e-12; infinite above the limit.
+
+    The fullest device is estimated.
+    """
     problem, draw = make(seed), np.random.default_rng(seed)
     tasks, groups = tasks_of(problem), problem.group_count
     for share in (0.0, 0.02, 0.1, 0.3, 1.0) * 3:
         turns = np.cumsum(draw.random(groups) < share)
         place = draw.integers(problem.device_count, size=groups + 1)[turns]
-        seconds, _ = problem.simulated(place)
+        seconds, held = problem.simulated(place)
 
         assert makespan(tasks, place, inf) == pytest.approx(seconds, rel=1e-12)
+        assert tasks.devices.peak.max() == pytest.approx(held.max(), rel=0.3)
         assert makespan(tasks, place, seconds * 0.999) == inf
         assert makespan(tasks, place, seconds) < inf
+
+
+def test_units_are_merged_after_a_run_that_ended_early():
+    """Events that it left would be taken for functions."""
+    graph, box = random_dag(0, 60), Cluster.of("2*gpu", "cpu")
+    evaluator = Evaluator.of(graph, box, PlanOptions(regroup=True))
+    problem = evaluator.problem_of(free_groups(graph, box))
+    tasks, fresh, groups = tasks_of(problem), tasks_of(problem), problem.group_count
+    for seed in range(5):
+        draw = np.random.default_rng(seed)
+        place = draw.integers(2, size=groups)
+        seconds = makespan(tasks, place, inf)
+        assert makespan(tasks, place, 0.95 * seconds) == inf
+        cluster = draw.integers(15, size=groups)
+
+        found, wanted = merged(tasks, cluster), merged(fresh, cluster)
+
+        assert found.units.group.tolist() == wanted.units.group.tolist()
 
 
 def test_moves_of_many_parts_are_simulated_by_compiled_code(monkeypatch):
