@@ -10,9 +10,9 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.plan import OBJECTIVES, PlanOptions
 from splitnet.planner.evaluate import score
-from splitnet.planner.planner import NothingFitsError, find_plan, search
+from splitnet.planner.planner import NothingFitsError, search
 from splitnet.simulator.units import scaled_graph
-from tests.planner.quick import has_room
+from tests.planner.quick import find_plan, has_room
 from tests.zoo import chain, random_dag, two_towers, wide
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
@@ -40,14 +40,14 @@ def small_machine(seed):
 
 
 RANDOM, BOX, PINS = small_machine(5)
-LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}, "time_limit": 0.1}
+LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}}
 
 
 @pytest.mark.parametrize(
     ("graph", "box", "options"),
     [
         # Cuts that fill a device to the brim leave no room for what arrives there.
-        *((chain(30), gpus(3, size), {"time_limit": 0.2}) for size in (60, 85)),
+        *((chain(30), gpus(3, size), {}) for size in (60, 85)),
         # Where no single device has the room, a split is found in no time as well.
         *(
             (chain(6), gpus(3, 20), {"objective": one, "time_limit": 0.0})
@@ -60,7 +60,7 @@ LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}, "time_limit": 0.1}
             for each in (None, "convex", "pipeline")
         ),
         # If no fast placement fits, the one of least memory does.
-        (RANDOM, grown(BOX, 2.0), {"pins": PINS, "time_limit": 0.3}),
+        (RANDOM, grown(BOX, 2.0), {"pins": PINS}),
     ],
 )
 def test_what_fits_is_found(graph, box, options):
@@ -73,7 +73,7 @@ def test_what_fits_is_found(graph, box, options):
 def test_infeasible_pin_names_needs_rooms_and_remedies():
     box = Cluster.of("2*gpu", "cpu", memory="14 MiB")
     with pytest.raises(InfeasibleError) as caught:
-        find_plan(two_towers(on=("gpu:0", "gpu:0")), box, time_limit=0.1)
+        find_plan(two_towers(on=("gpu:0", "gpu:0")), box)
 
     first, needs, gpu0, *_, total, last = str(caught.value).splitlines()
     assert first == (
@@ -99,7 +99,7 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
 def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said):
     box = Cluster.of("2*gpu", "cpu", memory=memory, cpu_memory=cpu_memory)
     with pytest.raises(InfeasibleError) as caught:
-        find_plan(graph, box, pins=pins, time_limit=0.1)
+        find_plan(graph, box, pins=pins)
 
     assert said in str(caught.value)
 
@@ -149,14 +149,14 @@ def test_every_remedy_that_is_named_helps(case, kinds, least):
     """Each is typed as it is said, and planned; the least of its kind is named."""
     graph, box, pins = case
     with pytest.raises(InfeasibleError) as caught:
-        find_plan(graph, box, pins=pins, time_limit=0.3)
+        find_plan(graph, box, pins=pins)
     remedies = re.search(r"try +(.*)$", str(caught.value))[1].split(", or ")
 
     assert all(any(kind in one for one in remedies) for kind in kinds.split()), remedies
     for one in remedies:
         there, machine, pinned = changed(one, case, less=0)
-        assert has_room(find_plan(there, machine, pins=pinned, time_limit=0.3)), one
+        assert has_room(find_plan(there, machine, pins=pinned)), one
         if least:
             there, machine, pinned = changed(one, case, less=1)
             with pytest.raises(NothingFitsError):
-                search(there, machine, PlanOptions(pins=pinned, time_limit=0.1))
+                search(there, machine, PlanOptions(pins=pinned, effort=50_000))

@@ -21,7 +21,7 @@ def as_run(graph, device_of):
     return in_functions(graph, step_graph(graph, BOX, units="calls"), device_of)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(0, 100_000), st.integers(1, 40))
 def test_functions_are_convex_parts_of_one_device(seed, count):
     """Every call keeps its device, parts have no cycle, seconds are sums of calls."""

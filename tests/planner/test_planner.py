@@ -28,7 +28,7 @@ def test_plan_is_between_its_bound_and_every_device(seed, objective):
     plan = find_plan(graph, BOX, objective=objective, cut_penalty=0.0)
     names, parts = [device.name for device in BOX], [p.name for p in graph.parts[1:]]
     alone = [{"*": name} for name in names]
-    mixed = [{part: draw.choice(names) for part in parts} for _ in range(20)]
+    mixed = [{part: draw.choice(names) for part in parts} for _ in range(8)]
     for device_of in (*alone, *mixed):
         other = score(graph, BOX, device_of, objective=objective)
         assert max(plan.bound, other.bound) <= other.value
@@ -41,7 +41,7 @@ def test_plan_in_one_piece_each_returns_to_no_device(contiguity):
     graph, draw = chain(9), random.Random(0)
     sizes = (replace(w, bytes=draw.randint(1, 9) * MIB) for w in graph.weights)
     graph = replace(graph, weights=tuple(sizes))
-    how = {"objective": "memory", "cut_penalty": 0.0, "effort": 50_000}
+    how = {"objective": "memory", "cut_penalty": 0.0}
     free, plan = (
         find_plan(graph, BOX, contiguity=one, **how) for one in ("free", contiguity)
     )
@@ -67,7 +67,7 @@ def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
     }
     parts = tuple(replace(p, **bound.get(p.name, {})) for p in wide(4).parts)
     graph = replace(wide(4), parts=parts)
-    plan = find_plan(graph, BOX, objective=objective, time_limit=0.5)
+    plan = find_plan(graph, BOX, objective=objective)
     again = score(graph, BOX, plan.device_of, objective=objective)
     at = plan.device_of
 
@@ -89,13 +89,13 @@ def test_plan_reports_progress():
     assert seen[-1] == plan.value
 
 
-@pytest.mark.parametrize("how", [{"time_limit": 0.0}, {"effort": 50_000}], ids=str)
+@pytest.mark.parametrize("how", [{"time_limit": 0.0}, {}], ids=str)
 @pytest.mark.parametrize("regroup", [False, True])
 def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(regroup, how):
     """The cut penalty holds for declared parts as for the calls of a model."""
-    box = Cluster.of("8*gpu", "cpu")
-    alone = score(chain(24), box, {"*": "gpu:0"})
-    plan = find_plan(chain(24), box, regroup=regroup, **how)
+    box = Cluster.of("4*gpu", "cpu")
+    alone = score(chain(16), box, {"*": "gpu:0"})
+    plan = find_plan(chain(16), box, regroup=regroup, **how)
     used = {device for part, device in plan.device_of.items() if part != "x"}
 
     assert len(used) == 1 or plan.value < 0.98 * alone.value
@@ -128,9 +128,8 @@ def test_calls_are_judged_by_the_functions_that_run(share):
     graph = random_dag(5, 25)
     alone = score(graph, BOX, {"*": "gpu:0"}).memory["gpu:0"].total
     box = Cluster.of("2*gpu", "cpu", memory=int(share * alone), link="12 GB/s")
-    how = {"effort": 50_000, "time_limit": 1.0, "seed": 1}
 
-    plan = plan_graph(graph, box, regroup=True, **how)
+    plan = plan_graph(graph, box, regroup=True, seed=1)
 
     where = {one.name: plan.device_of[one.part] for one in plan.graph.calls}
     as_run = score(graph, box, where, regroup=True)
