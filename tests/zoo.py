@@ -31,9 +31,7 @@ def source(name, out=MIB):
     return call(name, flops=0.0, out=out, kind="InputLayer", activation_bytes=0)
 
 
-def graph_of(
-    name, calls, edges, *, parts=None, weight_bytes=MIB, outputs=None, batch=32
-):
+def graph_of(name, calls, edges, *, parts=None, weight_bytes=MIB, batch=32):
     """A graph with a part per call unless told otherwise, and a tensor per edge."""
     by_name = {one.name: one for one in calls}
     weights = dict.fromkeys(w for one in calls for w in one.weights)
@@ -54,7 +52,7 @@ def graph_of(
                 for p, kind in kinds.items()
             ]
         ),
-        outputs=outputs or tuple(one.name for one in calls if one.name not in read),
+        outputs=tuple(one.name for one in calls if one.name not in read),
     )
 
 
@@ -74,20 +72,6 @@ JOIN, MERGE = (
 
 def inputs(*names):
     return [Part(name, "input", ("cpu",)) for name in names]
-
-
-def diamond(*, flops=1e11):
-    calls = [
-        source("x"),
-        call("top", flops=flops / 10, weights=("top/w",)),
-        call("left", flops=flops, weights=("left/w",)),
-        call("right", flops=flops, weights=("right/w",)),
-        JOIN,
-    ]
-    edges = [("x", "top"), ("top", "left"), ("top", "right")]
-    edges += [("left", "join"), ("right", "join")]
-    parts = [*inputs("x"), Part("top"), Part("left"), Part("right"), MERGE]
-    return graph_of("diamond", calls, edges, parts=parts)
 
 
 def two_towers(*, on=("gpu:0", "gpu:1"), flops=1e11):
@@ -126,8 +110,8 @@ def wide(count=4, *, flops=1e11):
     return graph_of("wide", [source("x"), *sides, JOIN], edges, parts=parts)
 
 
-def random_dag(seed, count=8, *, pinned=False):
-    """A random graph of `count` parts; some share weights, some carry wishes."""
+def random_dag(seed, count=8):
+    """A random graph of `count` parts, some of which share weights."""
     draw = random.Random(seed)
     names = [f"p{i}" for i in range(count)]
     calls, edges, parts = [source("x")], [], [Part("x", "input", ("cpu",))]
@@ -144,15 +128,7 @@ def random_dag(seed, count=8, *, pinned=False):
         before = ["x", *names[:i]]
         for other in draw.sample(before, min(len(before), draw.randint(1, 3))):
             edges.append((other, name))
-        on = ("auto",)
-        near = ()
-        if pinned:
-            on = draw.choice(
-                [("auto",), ("auto",), ("gpu",), ("gpu:0",), ("gpu:1", "cpu")]
-            )
-            if i and on == ("auto",) and draw.random() < 0.2:
-                near = (draw.choice(names[:i]),)
-        parts.append(Part(name, on=on, near=near))
+        parts.append(Part(name))
     return graph_of(f"random{seed}", calls, edges, parts=parts)
 
 

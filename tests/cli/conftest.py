@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,8 +13,6 @@ from splitnet.core.cluster import Cluster
 from splitnet.planner.plan_file import plan_to_dict
 from splitnet.planner.planner import plan_graph
 from tests.zoo import shared
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +69,7 @@ def child():
             [sys.executable, *words],
             capture_output=True,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | environ,
+            env=os.environ | {"PYTHONPATH": os.getcwd()} | environ,
             check=False,
         )
 

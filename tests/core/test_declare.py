@@ -12,9 +12,9 @@ from splitnet.core.costs import load_costs
 from splitnet.core.errors import DeviceError, PlanFileError, parse_quantity
 from splitnet.core.graph import Graph, Part, Tensor
 from splitnet.core.serialization import decode, load_json, read_values
-from tests.zoo import diamond
+from tests.zoo import wide
 
-GRAPH = diamond()
+GRAPH = wide(2)
 CALL, LAST = GRAPH.calls[0], GRAPH.calls[-1]
 SHAPELESS = replace(CALL, output_shapes=((1,),), output_dtypes=())
 

@@ -4,8 +4,6 @@ from functools import partial
 
 from splitnet.planner import planner
 
-__all__ = ["find_plan", "has_room", "plan_graph"]
-
 find_plan = partial(planner.find_plan, time_limit=5.0, effort=50_000)
 plan_graph = partial(planner.plan_graph, time_limit=5.0, effort=50_000)
 

@@ -14,7 +14,7 @@ from splitnet.core.graph import Part
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan, has_room, plan_graph
-from tests.zoo import MIB, chain, diamond, random_dag, wide
+from tests.zoo import MIB, chain, random_dag, wide
 
 BOX = Cluster.of("2*gpu", "cpu")
 CPU = Cluster.of("cpu")
@@ -111,13 +111,13 @@ def test_plan_without_a_choice_is_complete():
 
 
 def test_score_judges_a_persons_plan():
-    plan = score(diamond(), BOX, dict.fromkeys(["top", "left", "right", "join"], "gpu"))
+    plan = score(wide(2), BOX, dict.fromkeys(["b0", "b1", "join"], "gpu"))
 
-    assert plan.device_of["left"] == "gpu:0"
+    assert plan.device_of["b1"] == "gpu:0"
     assert {p.reason for p in plan.placements} == {"given"}
     assert plan.gap > 0
-    with pytest.raises(DeclarationError, match="left out: top, join. A pattern"):
-        score(diamond(), BOX, {"left": "cpu", "right": "cpu"})
+    with pytest.raises(DeclarationError, match="left out: b2, join. A pattern"):
+        score(wide(3), BOX, {"b0": "cpu", "b1": "cpu"})
     with pytest.raises(DeviceError, match=r"part 'c0': there is no device 'gpu:7'"):
         score(chain(1), BOX, {"c0": "gpu:7"})
 

@@ -13,8 +13,6 @@ from splitnet.simulator.microbatch import in_schedule, pipeline_of
 from splitnet.simulator.step_graph import step_graph
 from tests import zoo
 
-__all__ = ["Seconds", "box", "dense", "graph", "outcome", "spans", "view"]
-
 
 class Seconds:
     """FLOPs are seconds on every device."""

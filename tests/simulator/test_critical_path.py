@@ -34,11 +34,6 @@ P, Q, R = (
 DEVICES = ("gpu:0", "gpu:1", "gpu:2")
 
 
-def spans(path):
-    """Events with their share of the path."""
-    return [(span.event, span.start, span.stop) for span in path]
-
-
 @pytest.mark.parametrize(
     ("tasks", "copies", "path"),
     [
@@ -54,7 +49,7 @@ def spans(path):
     ids=["through a task of no length", "a copy queues", "measured", "nothing"],
 )
 def test_critical_path_follows_tasks_copies_and_a_full_link(tasks, copies, path):
-    assert spans(Timeline(tasks, copies, DEVICES, {}).critical_path) == path
+    assert Timeline(tasks, copies, DEVICES, {}).critical_path == path
 
 
 def test_waits_fill_every_gap_with_what_happens_elsewhere():
