@@ -100,21 +100,16 @@ def elsewhere(plan):
     return replace(plan, placements=tuple(moved))
 
 
-def wide_table():
-    """An embedding of many words, beside a branch of numbers and a nested model."""
-    x, ids = keras.Input((WIDTH,)), keras.Input((5,), dtype="int32")
-    text = layers.GlobalAveragePooling1D()(layers.Embedding(4000, 31)(ids))
-    inner = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(9), layers.Dense(6)])
-    both = layers.Concatenate()([text, inner(x)])
-    return keras.Model([x, ids], layers.Dense(2)(both))
-
-
 BUILT = []
 
 
 def build():
-    """The model of a wide table, noted: it never has weights of its own."""
-    BUILT.append(wide_table())
+    """A wide embedding, numbers and a nested model; noted, as it never has weights."""
+    x, ids = keras.Input((WIDTH,)), keras.Input((5,), dtype="int32")
+    text = layers.GlobalAveragePooling1D()(layers.Embedding(4000, 31)(ids))
+    inner = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(9), layers.Dense(6)])
+    both = layers.Concatenate()([text, inner(x)])
+    BUILT.append(keras.Model([x, ids], layers.Dense(2)(both)))
     return BUILT[-1]
 
 

@@ -66,10 +66,7 @@ def fit(model, **more):
 
 
 def state(model):
-    found = model.get_weights()
-    if model.optimizer is not None:
-        found += [np.asarray(v) for v in model.optimizer.variables]
-    return found
+    return [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
 
 
 def steps_per_execution(model, folder):

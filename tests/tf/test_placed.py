@@ -11,8 +11,8 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import BATCH, assert_near, devices, emitted, numbers, words
-from tests.tf.zoo import ZOO, two_branches
+from tests.tf.check import BATCH, assert_near, devices, emitted, numbers
+from tests.tf.zoo import two_branches
 
 
 def placed_pair(cluster):
@@ -128,22 +128,6 @@ def test_slots_follow_weights_of_an_optimizer_built_before(cluster):
     model.compile(optimizer, "mse")
 
     assert devices(optimizer._momentums) == devices(model.trainable_variables)
-
-
-def test_sparse_gradients_stay_sparse_across_a_cut(cluster):
-    """The gradient of a looked-up table is rows, on the device of the table."""
-    model = emitted(ZOO["wide_and_deep"]().source, cluster)
-    kinds = []
-
-    @tf.function
-    def step():
-        with sn.placement_scope(model):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(model([words(6, 50), numbers(5)]))
-            kinds.append(type(tape.gradient(loss, model.trainable_variables[0])))
-
-    step.get_concrete_function()
-    assert kinds == [tf.IndexedSlices]
 
 
 def test_jit_compile_is_refused_aloud(cluster, dense):
