@@ -40,8 +40,8 @@ def test_plan_of_a_saved_plan_shows_its_table_or_figures(cli, plan_file, tmp_pat
 
 def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
     source, saved = tmp_path / "chain.json", tmp_path / "saved.json"
-    plan_graph(chain(4, flops=2e12), Cluster.of("2*gpu"), time_limit=0.2).save(source)
-    machine = ["--cluster", "2*gpu", "--memory", "17MiB"]
+    plan_graph(chain(2, flops=2e10), Cluster.of("2*gpu"), time_limit=0.2).save(source)
+    machine = ["--cluster", "2*gpu", "--memory", "9MiB"]
     words = f"plan {source} {' '.join(machine)} -o {saved} --strategy auto"
     cli(f"{words} --time-limit 0.2")
     plan = load_plan(saved)

@@ -19,7 +19,7 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
 SMALL = sn.Cluster.of("2*gpu", "cpu", memory="32 MiB", cpu_memory="12 MiB")
 TIGHT = sn.Cluster.of("2*gpu", memory="17 MiB")
 SLOW = sn.Cluster.of("2*gpu", "cpu", link="1 GB/s")
-HEAVY, LARGE = chain(4, flops=1e12), chain(6, flops=4e11, out=8 * MIB)
+HEAVY, LARGE = chain(4, flops=1e12), chain(6, flops=4e10, out=8 * MIB)
 
 
 def auto(graph, cluster=BOX, **options):
@@ -39,7 +39,7 @@ def kind(plan):
         (wide(2), BOX, "placement"),
         (wide(2, flops=1e6), BOX, "one device"),
         (two_towers(flops=1e12), BOX, "placement"),
-        (chain(4, flops=2e12), TIGHT, "pipeline"),
+        (chain(4, flops=2e10), TIGHT, "pipeline"),
         (LARGE, SMALL, "pipeline"),
         (two_towers(), sn.Cluster.of("cpu"), "one device"),
     ],
