@@ -118,7 +118,10 @@ def test_of_refuses_a_machine_that_cannot_be():
             Cluster.of(*names, link="fast")
 
 
-def test_names_of_devices_and_quantities_are_checked():
+def test_names_and_quantities_are_checked():
+    """A net's name is that of its model, a scope of TensorFlow's graph."""
+    for name in ("_x", "a/b", "", " ", "-a", "a\n", 7):
+        assert "a net needs a name of printable" in sn.Net(name).faults()[0]
     for name in ("", "gpu:-1", "tpu:0", "gpu:1.5", "../gpu:0", "gpu:０x", None, "a:"):
         with pytest.raises(DeviceError, match=r"there is no device .*gpu:0"):
             device_name(name)
@@ -206,12 +209,6 @@ def test_all_faults_come_at_once_with_their_lines():
     for words in ("on='gpx:1'", "the name 'a' is taken", "merge 'alone' joins 1 input"):
         assert words in text
     assert len(set(re.findall(r"test_declare\.py:(\d+): ", text))) >= 4
-
-
-def test_net_names_that_tensorflow_refuses_are_faults():
-    """A model's name is a scope of TensorFlow's graph."""
-    for name in ("_x", "a/b", "", " ", "-a", "a\n", 7):
-        assert "a net needs a name of printable" in sn.Net(name).faults()[0]
 
 
 A, NEAR = {"on": "gpu:0"}, {"near": "a"}

@@ -1,6 +1,5 @@
 """The engine: constraints kept, values true, small optima, compiled simulation."""
 
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -23,6 +22,7 @@ from tests.planner.engine.problems import (
     random_graph,
     random_loads,
     step_problem,
+    with_room,
 )
 from tests.zoo import random_dag
 
@@ -92,8 +92,7 @@ def test_without_time_the_gpus_are_still_used(calls):
     """No GPU has room for all, four have: the first start is packed onto them."""
     problem = free_problem(random_graph(calls, 1), Cluster.of("4*gpu", "cpu"))
     room = 0.4 * problem.simulated(np.zeros(calls, np.int64))[1][0]
-    graph = problem.graph._replace(capacity_bytes=np.array([room] * 4 + [1e12]))
-    problem = replace(problem, graph=graph)
+    problem = with_room(problem, [room] * 4 + [1e12], 0.0)
 
     found = solve(problem, objective="latency", time_limit=1e-4)
 
@@ -111,12 +110,12 @@ def test_without_time_the_gpus_are_still_used(calls):
 def test_what_cannot_be_is_infeasible(calls, objective, broken):
     """By branch and bound, and by a longer search."""
     problem = step_problem(calls, 1)
-    graph = problem.graph._replace(capacity_bytes=np.full(3, 1e6))
-    if broken == "devices":
-        graph = problem.graph._replace(allowed=problem.graph.allowed.copy())
-        graph.allowed[2] = False
+    if broken == "memory":
+        problem = with_room(problem, [1e6] * 3, 0.0)
+    else:
+        problem.graph.allowed[2] = False
 
-    found = solve(replace(problem, graph=graph), objective=objective, effort=20_000)
+    found = solve(problem, objective=objective, effort=20_000)
 
     assert not found.feasible
     assert found.value == inf
