@@ -48,17 +48,20 @@ def net():
 
 @pytest.mark.parametrize(
     ("make", "fixed"),
-    [(model, {"towers": 1, "schedule": "1f1b"}), (net, {"towers": 2})],
+    [
+        (model, {"towers": 1, "microbatches": 2, "schedule": "1f1b"}),
+        (net, {"towers": 2, "microbatches": 3}),
+    ],
 )
 def test_every_strategy_trains_as_the_plain_model(make, fixed, cluster):
     """Losses and weights to rounding, and an audit that rings for another plan."""
     source = make()
     if make is net:
         cluster = four(cluster)
-    plan = planned(source, cluster, **fixed, microbatches=3)
+    plan = planned(source, cluster, **fixed)
     placed = assert_trains_as_plain(source, plan, BOTH)
 
-    assert plan.execution.microbatches == 3
+    assert plan.execution.microbatches == fixed["microbatches"]
     if make is net:
         assert set(plan.device_of.values()) == {d.name for d in cluster}
         assert not sn.audit(placed, elsewhere(plan), (BOTH, Y)).ok
@@ -149,7 +152,7 @@ CUT = {"split": {"wide": 3}, "microbatches": 2}
     [
         (wide_attention, WORDS, {**CUT, "recompute": True, "towers": 1}),
         (wide_net, X, {**CUT, "towers": 2}),
-        (lambda: build, BOTH, {"towers": 2}),
+        (lambda: build, BOTH, {"towers": 2, "microbatches": 1}),
     ],
 )
 def test_a_layer_that_fits_nowhere_is_split(make, x, fixed, cluster, tmp_path):
@@ -166,7 +169,7 @@ def test_a_layer_that_fits_nowhere_is_split(make, x, fixed, cluster, tmp_path):
     counts = [one.count for one in plan.graph.towers.values()]
     assert max(counts, default=1) == fixed.get("towers", 1)
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in tight)
-    assert plan.execution.microbatches == fixed.get("microbatches", 1)
+    assert plan.execution.microbatches == fixed["microbatches"]
     assert all(v._value is None for one in BUILT for v in one.variables)
 
 

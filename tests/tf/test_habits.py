@@ -91,10 +91,8 @@ def test_callback_writes_diagram_audit_and_time(model, tmp_path):
     assert callback.audit.ok
     assert len(callback.audit.rows) == 6
     png = b"\x89PNG"
-    assert [(s, p, c[:4]) for s, p, c in written["placement"]] == [
-        (0, "images", png),
-        (1, "images", png),
-    ]
+    pictures = [(s, p, c[:4]) for s, p, c in written["placement"]]
+    assert pictures == [(0, "images", png), (1, "images", png)]
     assert [(s, p) for s, p, _ in written["timeline"]] == [(0, "images")]
     assert b"habits: batch 16" in written["plan"][0][2]
     assert b"report.html" in written["report"][0][2]

@@ -1,8 +1,4 @@
-"""Placed equals unplaced: outputs, losses, gradients, weights, state; and proven.
-
-`sn.unplace` gives the plain Keras model with the same weights and seeds; in `test_emit`
-one is built by hand from the very layers that were declared.
-"""
+"""Placed equals unplaced: outputs, losses, gradients, weights, state; and proven."""
 
 import contextlib
 from dataclasses import replace
@@ -23,11 +19,7 @@ DOUBLE = {"own_gradients_in_pieces", "split_words", "towers", "towers_synchronis
 
 @pytest.mark.parametrize("name", ZOO)
 def test_placed_equals_plain(name, cluster):
-    """Outputs, losses, weights, seeds and slots, SGD's gradients; all where planned.
-
-    Every call of a model that nobody declared is sent to another stand-in than the call
-    before it, so that whatever can be cut is cut.
-    """
+    """Also models that nobody declared, cut at every call; and all is where planned."""
     keras.utils.set_random_seed(0)
     double = name in DOUBLE
     with in_float64() if double else contextlib.nullcontext():

@@ -42,10 +42,6 @@ def made_up(built, batch=ROWS, *, below=7):
     return Case(built, x, y, sizes=(batch, batch))
 
 
-def given(built, x, y, loss="mse"):
-    return Case(built, x, y, loss, sizes=(ROWS, ROWS))
-
-
 def _input(tensor, batch, below):
     shape = (batch, *(6 if extent is None else extent for extent in tensor.shape[1:]))
     kind = keras.backend.standardize_dtype(tensor.dtype)
@@ -111,7 +107,8 @@ def prepared_columns():
     }
     y = {"stays": np.array([[0.0], [1], [1], [0]]), "spends": numbers(1)}
     loss = {"stays": "binary_crossentropy", "spends": "mae"}
-    return given(keras.Model({"city": city, "age": age}, outputs), batch, y, loss)
+    made = keras.Model({"city": city, "age": age}, outputs)
+    return Case(made, batch, y, loss, sizes=(ROWS, ROWS))
 
 
 # --- operations, control flow, sharing -----------------------------------------------
@@ -250,7 +247,7 @@ def said_in_the_call():
     made = keras.Model([steps, mask], {"list": [one, two], "sum": (one + two,)})
     x = [numbers(5, 4), numbers(5) > -0.5]
     y = {"list": [numbers(2), numbers(2) + 1], "sum": (numbers(2) - 1,)}
-    return given(made, x, y)
+    return Case(made, x, y, sizes=(ROWS, ROWS))
 
 
 class Centred(layers.Layer):
