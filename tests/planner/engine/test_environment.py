@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 
 import pytest
 
@@ -91,10 +92,12 @@ def test_ctrl_c_ends_the_compiled_search(objective):
 
 
 @pytest.mark.parametrize(
-    ("make", "objective"),
-    [*((step_problem, one) for one in OBJECTIVES), (random_loads, "throughput")],
+    ("make", "objective", "contiguity"),
+    [
+        *product([step_problem], OBJECTIVES, CONTIGUITIES),
+        (random_loads, "throughput", "pipeline"),
+    ],
 )
-@pytest.mark.parametrize("contiguity", CONTIGUITIES)
 def test_a_search_keeps_all_constraints_and_beats_every_device(
     make, objective, contiguity
 ):
