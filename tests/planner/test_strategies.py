@@ -3,15 +3,9 @@
 import pytest
 
 import splitnet as sn
+from splitnet.core import replication
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Towers
-from splitnet.core.replication import (
-    batch_shares,
-    collapse,
-    expand,
-    fold,
-    microbatch_growth,
-)
 from splitnet.core.timeline import Execution
 from splitnet.planner.evaluate import executed
 from splitnet.planner.strategies.candidates import compare_plan
@@ -108,8 +102,8 @@ def test_a_plan_that_runs_another_way_is_simulated_so():
 
 def towered(graph, part, count):
     towers = {part: Towers(tuple((f"gpu:{i}",) for i in range(count)))}
-    sizes = {max(1, n) for n in batch_shares(graph.batch, count)}
-    return expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
+    sizes = {max(1, n) for n in replication.batch_shares(graph.batch, count)}
+    return replication.expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
 
 
 def test_expanded_towers_share_the_work_and_none_of_it_is_lost():
@@ -131,9 +125,9 @@ def test_expanded_towers_share_the_work_and_none_of_it_is_lost():
 
 def test_folding_and_collapsing_undo_an_expansion():
     plain, graph = chain(3), towered(chain(3), "c1", 4)
-    back = collapse(graph)
+    back = replication.collapse(graph)
 
-    for calls in (fold(graph), back.calls):
+    for calls in (replication.fold(graph), back.calls):
         assert [call.name for call in calls] == [call.name for call in plain.calls]
     assert back.call["c1"].output_shapes == plain.call["c1"].output_shapes
     assert [(t.source, t.target, t.bytes) for t in back.tensors] == [
@@ -147,7 +141,7 @@ def test_folding_and_collapsing_undo_an_expansion():
 )
 def test_towers_share_each_piece_of_a_batch_anew(count, samples):
     """32 over 3 are 11, 11, 10; in 20 pieces each has one of each."""
-    assert microbatch_growth(towered(chain(), "c1", 3), count, 32) == {
+    assert replication.microbatch_growth(towered(chain(), "c1", 3), count, 32) == {
         f"c1/{i}": most / share
         for i, (most, share) in enumerate(zip(samples, (11, 11, 10)))
     }
