@@ -46,8 +46,8 @@ _STEPS_PER_PEAK = 50  # and unit, of a simulation with what devices hold
 _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 # Of bytes that peaks were above estimates, after an assignment where they are less;
 # where so many times those, and of the capacity, are left an assignment is taken to fit
-# until the end.
-_KEPT, _ROOMY, _UNSURE = 0.9, 2, 0.1
+# until the end. An estimate of so many times the capacity is not simulated.
+_KEPT, _ROOMY, _UNSURE, _TOO_FULL = 0.9, 2, 0.1, 1.2
 # Best assignments that are kept; a turn has helped if its answer is a good one.
 _ELITE, _GOOD = 10, 3
 # List schedules to begin with; how often a turn goes on with the room that the peaks of
@@ -133,15 +133,19 @@ class _Search:
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
         value, known = self.value_of(place) if fits else inf, bool(self.elite)
         if self.tasks is not None and fits:
-            used = self.tasks.devices.peak.copy()
+            held = used = self.tasks.devices.peak.copy()
+            fits = bool(np.all(used <= _TOO_FULL * self.capacity))
+            value = value if fits else inf
         peaks = value < self.best.value
         if (known or self.tasks is not None) and self.objective != "memory":
             peaks |= self.tasks is not None and self.takes(value)
             unsure = np.maximum(_ROOMY * self.margin, _UNSURE * self.capacity)
             peaks &= bool(np.any(used + unsure > self.capacity))
         if peaks:
+            before = len(problem.known)
             _, held = problem.simulated(place)
-            self.budget.spend(_STEPS_PER_PEAK * self.units)
+            new = len(problem.known) > before
+            self.budget.spend(_STEPS_PER_PEAK * self.units * new)
             fits, above = bool(np.all(held <= self.capacity)), held - used
             usual = np.maximum(above, _KEPT * self.margin)
             self.margin = np.where(held > self.capacity, above, usual)
@@ -204,8 +208,7 @@ class _Search:
     def begin(self, places: list[Ints]) -> None:
         """Keep the best start that fits: given, a single device or a list schedule.
 
-        A schedule whose peaks would have no room, judging by those before it, is
-        left out.
+        Once the peaks of one had no room, schedules are left out.
         """
         graph, groups = self.problem.graph, self.problem.group_count
         places += problems.single_devices(self.problem)
@@ -218,10 +221,10 @@ class _Search:
                 made = starts.list_schedule(graph, noise, self.random, self.state)
                 places.append(made)
         values = [self.value_of(place) for place in places]
+        lacks: Floats | None = None
         for i in sorted(range(len(places)), key=values.__getitem__):
-            used = load_graph.bytes_per_device(graph, places[i]) + _KEPT * self.margin
-            if i < given or np.all(used <= self.capacity):
-                self.keep(places[i])
+            if i < given or lacks is None:
+                lacks = self.keep(places[i])
             if self.elite and self.objective == "latency":
                 break
 
