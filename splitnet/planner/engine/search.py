@@ -108,6 +108,7 @@ class _Search:
         self.kind = np.array(problems.equivalent_devices(problem))
         # Bytes by which peaks are above estimates, of assignments like the last ones.
         self.margin = np.zeros(problem.device_count)
+        self.simulated: set[bytes] = set()
         self.elite: list[Incumbent] = []
         self.helped = [1.0, 1.0]  # how often an old or a new start did, of late
         self.best = Incumbent(inf, np.zeros(groups, np.int64))
@@ -142,10 +143,10 @@ class _Search:
             unsure = np.maximum(_ROOMY * self.margin, _UNSURE * self.capacity)
             peaks &= bool(np.any(used + unsure > self.capacity))
         if peaks:
-            before = len(problem.known)
             _, held = problem.simulated(place)
-            new = len(problem.known) > before
-            self.budget.spend(_STEPS_PER_PEAK * self.units * new)
+            if (key := place.tobytes()) not in self.simulated:
+                self.budget.spend(_STEPS_PER_PEAK * self.units)
+            self.simulated.add(key)
             fits, above = bool(np.all(held <= self.capacity)), held - used
             usual = np.maximum(above, _KEPT * self.margin)
             self.margin = np.where(held > self.capacity, above, usual)
