@@ -61,9 +61,9 @@ def declare() -> sn.Net:
     net = sn.Net("same_digit")
     first, second = (net.input(name, (8, 8, 1)) for name in ("first", "second"))
     encoder = [
-        layers.Conv2D(32, 3, padding="same", activation="relu"),
+        layers.Conv2D(16, 3, padding="same", activation="relu"),
         layers.MaxPooling2D(),
-        layers.Conv2D(64, 3, padding="same", activation="relu"),
+        layers.Conv2D(16, 3, padding="same", activation="relu"),
         layers.Flatten(),
         layers.Dense(64),
     ]
@@ -104,7 +104,7 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
         return [images[first], images[second]], same.astype("float32")[:, None]
 
     seen, held_out = np.split(order, [1_400])
-    return pairs(seen, 40_000), pairs(held_out, 4_000)
+    return pairs(seen, 30_000), pairs(held_out, 4_000)
 
 
 def run(
@@ -138,7 +138,7 @@ def run(
 
     (inputs, labels), validation = pairs_of_digits()
     model = sn.emit(net, plan)
-    adam = keras.optimizers.Adam(4e-3)
+    adam = keras.optimizers.Adam(8e-3)
     model.compile(adam, "binary_crossentropy", metrics=["accuracy"])
     options = {"batch_size": BATCH, "epochs": epochs, "validation_data": validation}
     options["verbose"] = 1 if sys.stdout.isatty() else 2  # a bar, or a line an epoch
