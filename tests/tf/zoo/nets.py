@@ -90,11 +90,7 @@ def residual_chain():
 
 @case
 def many_inputs_and_outputs():
-    """Two inputs, three outputs by name, a loss and weight each, names with spaces.
-
-    The body of the first branch returns a tuple, which is taken apart. Branches end in
-    a saturated softmax and sigmoid: losses must see the logits.
-    """
+    """A loss and weight for each output; a tuple; saturated ends, read as logits."""
     net = sn.Net("many 入出")
     a, b = net.input("a", (4,)), net.input("b", (3,))
     mix = layers.Dense(5, activation="tanh", name="mix")

@@ -232,11 +232,7 @@ def split_images():
 
 @case
 def split_words():
-    """A table, causal attention over its padded words with keys of their own, a join.
-
-    The mask goes through the join to attention whose queries share keys in groups. Then
-    a product by an equation.
-    """
+    """A table whose mask passes a join to attention, heads and groups; a product."""
     net = sn.Net("split_words")
     ids, key = net.input("words", (6,), "int32"), net.input("key", (6, 8))
     table = layers.Embedding(11, 8, mask_zero=True)
