@@ -65,9 +65,3 @@ def test_verbs_that_pass_options_on_take_those_of_plan():
     for verb in (sn.plan, sn.place, sn.compare_strategies):
         names = [*inspect.signature(verb).parameters]
         assert set(names[2:]) == options
-
-
-@pytest.mark.parametrize("source", [None, 3, "model", [], BOX])
-def test_a_source_that_is_none_is_refused(source):
-    with pytest.raises(sn.SplitnetError, match="model"):
-        sn.plan(source, BOX)

@@ -38,7 +38,9 @@ def run(arguments, folder):
 
 PROGRAMS = [page for page in PAGES if blocks(page, "python")]
 PROGRAMS += [DOCS / "quick-tour.ipynb", *EXAMPLES]
-WITH_COMMANDS = [page for page in PAGES if commands(page)]
+COMMANDS = {
+    f"{page.stem} commands.py": lines for page in PAGES if (lines := commands(page))
+}
 RUN_COMMANDS = """
 import contextlib, io
 from splitnet.cli import main
@@ -70,9 +72,9 @@ def outcome(folder):
     refused = folder / "refused.py"
     refused.write_text(BAD_CALLS.format(folder=str(ROOT / "benchmarks")))
     programs = [*PROGRAMS, bad, other, refused]
-    for page in WITH_COMMANDS:
-        programs.append(folder / f"{page.stem} commands.py")
-        programs[-1].write_text(RUN_COMMANDS.format(lines=commands(page)))
+    for name, lines in COMMANDS.items():
+        programs.append(folder / name)
+        programs[-1].write_text(RUN_COMMANDS.format(lines=lines))
         beside = folder / programs[-1].stem
         beside.mkdir()
         for example in EXAMPLES:
@@ -85,17 +87,10 @@ def outcome(folder):
 
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", [*PROGRAMS, *COMMANDS], ids=lambda p: Path(p).stem)
 def test_pages_and_examples_run_from_top_to_bottom(page, outcome):
-    """The Python blocks of a page are one program, and it runs in its own process."""
+    """The Python blocks of a page are one program, its commands another."""
     assert f"{page}: ok\n" in outcome, outcome[-6000:]
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda path: path.stem)
-def test_commands_of_pages_run(page, outcome):
-    assert f"{page.stem} commands.py: ok\n" in outcome, outcome[-6000:]
 
 
 @pytest.mark.tf
