@@ -2,9 +2,8 @@
 
 branch and bound   Over all assignments (Land and Doig 1960), from the largest group on;
                    of equal devices only the first unused one is tried.
-packing            Starts that have room: next fit (Johnson 1973) along a topological
-                   order or, where groups are few, branch and bound over the fullest
-                   device. Peaks of the simulator correct the room of each device.
+packing            A start that has room: next fit (Johnson 1973) along a topological
+                   order. Peaks of the simulator correct the room of each device.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,8 +24,6 @@ from splitnet.planner.problem import Problem
 _STEPS, _FEW_GROUPS = 1_000_000, 12
 # How often the room is corrected by the peaks, a simulation each; steps for that.
 _ROUNDS, _ROUND_STEPS = 12, 200_000
-# Groups for which the fullest device is made as empty as possible; steps for that.
-_MOST_BALANCED, _BALANCED_STEPS = 100, 50_000
 
 
 class BranchAndBound:
@@ -147,39 +144,19 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
     after = load_graph.lists_of(graph.successor_start, graph.successors)
     order = problems.running_order(after)
     order += sorted(set(range(groups)) - set(order))  # those on a cycle
-    for balanced in (False, True)[: 1 + (groups <= _MOST_BALANCED)]:
-        room = capacity.copy()
-        for _ in range(max(1, min(_ROUNDS, _ROUND_STEPS // max(1, each)))):
-            budget.spend(each)
-            if balanced:
-                place = _balanced(problem, room)
-            else:
-                place = _filled(graph, np.full(groups, -1), order, room)
-            _, held = problem.simulated(place)
-            full = float((held / np.maximum(capacity, 1.0)).max())
-            if full < least:
-                best, least = place, full
-            if full <= 1.0:
-                return best
-            scale = 0.97 * capacity / np.maximum(held, 1.0)
-            room = np.where(held > capacity, scale * room, room)
+    room = capacity.copy()
+    for _ in range(max(1, min(_ROUNDS, _ROUND_STEPS // max(1, each)))):
+        budget.spend(each)
+        place = _filled(graph, np.full(groups, -1), order, room)
+        _, held = problem.simulated(place)
+        full = float((held / np.maximum(capacity, 1.0)).max())
+        if full < least:
+            best, least = place, full
+        if full <= 1.0:
+            break
+        scale = 0.97 * capacity / np.maximum(held, 1.0)
+        room = np.where(held > capacity, scale * room, room)
     return best
-
-
-def _balanced(problem: Problem, room: Floats) -> Ints:
-    """Fill the fullest device least, by branch and bound over sums of bytes."""
-    graph, nowhere = problem.graph, np.full(problem.device_count, inf)
-    bytes_only = with_bytes_as_seconds(problem, np.maximum(room, 1.0), nowhere)
-    bytes_only = replace(bytes_only, cut_penalty=0.0)
-
-    def fullest(place: Ints) -> float:
-        full = load_graph.bytes_per_device(graph, place) / np.maximum(room, 1.0)
-        return float(full.max()) if load_graph.is_allowed(graph, place) else inf
-
-    steps = Budget(inf, _BALANCED_STEPS)
-    tree = BranchAndBound(bytes_only, "throughput", fullest, steps)
-    tree.search(())
-    return tree.place
 
 
 def with_bytes_as_seconds(problem: Problem, scale: Floats, capacity: Floats) -> Problem:
