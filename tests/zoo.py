@@ -114,22 +114,19 @@ def random_dag(seed, count=8):
     """A random graph of `count` parts, some of which share weights."""
     draw = random.Random(seed)
     names = [f"p{i}" for i in range(count)]
-    calls, edges, parts = [source("x")], [], [Part("x", "input", ("cpu",))]
+    calls, edges = [source("x")], []
     for i, name in enumerate(names):
         weight = f"w{draw.randrange(i + 1)}" if draw.random() < 0.7 else None
-        calls.append(
-            call(
-                name,
-                flops=draw.choice([1e8, 1e9, 1e10, 1e11]),
-                out=draw.choice([1024, MIB, 64 * MIB]),
-                weights=(weight,) if weight else (),
-            )
+        flops, out = (
+            draw.choice([1e8, 1e9, 1e10, 1e11]),
+            draw.choice([1024, MIB, 2**26]),
         )
+        weights = (weight,) if weight else ()
+        calls.append(call(name, flops=flops, out=out, weights=weights))
         before = ["x", *names[:i]]
         for other in draw.sample(before, min(len(before), draw.randint(1, 3))):
             edges.append((other, name))
-        parts.append(Part(name))
-    return graph_of(f"random{seed}", calls, edges, parts=parts)
+    return graph_of(f"random{seed}", calls, edges)
 
 
 def between_parts(graph):

@@ -49,18 +49,6 @@ def broken():
 """
 
 
-def command(folder, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "splitnet", *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-        | {"PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("program")
@@ -70,7 +58,16 @@ def folder(tmp_path_factory):
 
 def test_demo_learns_to_compare_held_out_digits(folder):
     """On the devices that were planned, with two pictures, the plan, and no noise."""
-    done = command(folder, "demo", "--epochs", "1", "--out", "shown")
+    words = ["-m", "splitnet", "demo", "--epochs", "1", "--out", "shown"]
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+        | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
     accuracy = re.search(r"^validation accuracy ([\d.]+) %", done.stdout, re.MULTILINE)
 
     assert done.returncode == 0, done.stdout + done.stderr
