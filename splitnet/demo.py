@@ -107,13 +107,7 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
     return pairs(seen, 30_000), pairs(held_out, 4_000)
 
 
-def run(
-    out: str | Path,
-    *,
-    epochs: int = 5,
-    gpus: int = 2,
-    say: Callable[[str], None],
-) -> DemoResult:
+def run(out: Path, epochs: int, gpus: int, say: Callable[[str], None]) -> DemoResult:
     """Plan, draw, train and audit the network; writes into the folder `out`.
 
     CPU devices stand in for GPUs that are missing. `say` is called with what to show.
@@ -127,14 +121,13 @@ def run(
     net = declare()
     plan = sn.plan(net, cluster, batch=BATCH)
     say(sn.table(plan))
-    folder = Path(out)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fault = f"cannot make the folder {str(out)!r}: {error.strerror}."
         raise sn.SplitnetError(f"{fault} Name another with --out.") from None
-    pictures = [sn.draw(plan, folder / f"placement.{kind}") for kind in ("svg", "png")]
-    plan.save(saved := folder / "plan.json")
+    pictures = [sn.draw(plan, out / f"placement.{kind}") for kind in ("svg", "png")]
+    plan.save(saved := out / "plan.json")
 
     (inputs, labels), validation = pairs_of_digits()
     model = sn.emit(net, plan)

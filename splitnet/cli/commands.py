@@ -313,7 +313,7 @@ def demo(
     import_tensorflow()
     from splitnet import demo
 
-    outcome = demo.run(out, epochs=epochs, gpus=gpus, say=print)
+    outcome = demo.run(out, epochs, gpus, say=print)
     print(outcome.summary())
     return 0 if outcome.ok else 1
 
