@@ -109,8 +109,7 @@ HOOKS.update(
         "compare": "splitnet.planner.analysis:compare",
         "compare_plan": "splitnet.planner.strategies.candidates:compare_plan",
         "save_plan": "splitnet.planner.plan_file:save_plan",
-        "html": "splitnet.view.render:html_of",
-        "svg": "splitnet.view.render:svg_of",
+        "notebook": "splitnet.view.render:notebook_output",
     }
 )
 

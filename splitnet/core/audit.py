@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from splitnet.core import hook
+from splitnet.core import Pictured
 from splitnet.core.errors import AuditError, format_bytes, listed
 from splitnet.core.plan import Plan
 from splitnet.core.replication import microbatch_growth
@@ -106,7 +106,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Pictured):
     """A plan compared with one step; `moved` has planned and actual bytes by route."""
 
     plan: Plan
@@ -125,9 +125,6 @@ class Audit:
         if self.ok:
             return self
         raise AuditError(str(self))
-
-    def _repr_html_(self) -> str:
-        return str(hook("html")(self))
 
     def __repr__(self) -> str:
         return f"<{str(self).partition(chr(10))[0]}>"

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from splitnet.core import errors, hook
+from splitnet.core import Pictured, errors, hook
 from splitnet.core.checks import Count, Rate, Seconds, check_fields, checked
 from splitnet.core.errors import DeviceError, parse_quantity, repeated, shown
 
@@ -215,7 +215,7 @@ _MOST_DEVICES = 4096
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Pictured):
     """The devices of one or several machines, their links, and addresses of workers.
 
     Examples:
@@ -304,9 +304,6 @@ class Cluster:
     @cached_property
     def _by_ends(self) -> dict[tuple[str, str], Link]:
         return {(link.source, link.target): link for link in self.links}
-
-    def _repr_html_(self) -> str:
-        return str(hook("html")(self))
 
     def __repr__(self) -> str:
         more = " ..." if len(self) > 8 else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from splitnet.core import errors, hook
+from splitnet.core import Pictured, errors, hook
 from splitnet.core.cluster import device_name
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import BATCH_NORMS, Towers, conflicts
@@ -60,7 +60,7 @@ class Branch:
         return _refs_in(self.inputs)
 
 
-class Net:
+class Net(Pictured):
     """A declaration of branches; see `docs/how-to`.
 
     Examples:
@@ -281,9 +281,6 @@ class Net:
 
     def _fault(self, text: str) -> None:
         self._faults.append(f"{_line()}: {text}")
-
-    def _repr_svg_(self) -> str:
-        return str(hook("svg")(self))
 
     def __repr__(self) -> str:
         counts = f"{len(self.branches)} branches, {len(self.outputs)} outputs"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from splitnet.core import hook
+from splitnet.core import Pictured, hook
 from splitnet.core.checks import Positive, check_fields, checked
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import CostModel, Costs
@@ -222,7 +222,7 @@ def value_text(objective: str, value: float, *, long: bool = True) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Pictured):
     """A device for every part of a graph, with predicted time, memory and transfers.
 
     `value` is what the objective counts (seconds, or bytes for "memory"), `bound` a
@@ -304,9 +304,6 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, atomically; `PlanFileError` if it cannot be."""
         hook("save_plan")(self, path)
-
-    def _repr_html_(self) -> str:
-        return str(hook("html")(self))
 
     def __repr__(self) -> str:
         used = list(dict.fromkeys(self.device_of.values()))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Annotated, NamedTuple
 
-from splitnet.core import hook
+from splitnet.core import Pictured
 from splitnet.core.checks import Positive, check_fields
 from splitnet.core.errors import format_seconds
 
@@ -104,7 +104,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Pictured):
     """One step on a cluster, as simulated (or as measured)."""
 
     tasks: tuple[Task, ...]
@@ -112,9 +112,6 @@ class Timeline:
     devices: tuple[str, ...]
     # device -> ((seconds, bytes in use), ...), ascending in time
     memory: Mapping[str, tuple[tuple[float, int], ...]]
-
-    def _repr_svg_(self) -> str:
-        return str(hook("svg")(self))
 
     def __repr__(self) -> str:
         counts = f"{len(self.tasks)} tasks on {len(self.devices)} devices"

@@ -122,22 +122,21 @@ def picture(
     return render_dot(text, kind, dpi=dpi)
 
 
-def html_of(thing: Plan | Audit | Cluster) -> str:
-    """A picture and a table below it, for a notebook; without script."""
+def notebook_output(
+    thing: Plan | Audit | Cluster | Timeline | Net,
+) -> dict[str, str]:
+    """What a notebook shows, by MIME type: a picture, of most with a table below it."""
     if isinstance(thing, Cluster):
         svg = render_dot(_dot_of_devices(thing), "svg", program="osage")
+    elif isinstance(thing, Net):
+        svg = render_dot(_dot_of_net(thing), "svg", program="dot")
     else:
         svg = picture(thing, "svg")
+    if isinstance(thing, Timeline | Net):
+        return {"image/svg+xml": svg.decode()}
     lines = "\n".join(escaped(line) for line in table(thing, width=100).splitlines())
     shown = f'<div style="overflow:auto;background:white">{svg.decode()}</div>'
-    return f"{shown}<pre>{lines}</pre>"
-
-
-def svg_of(thing: Timeline | Net) -> str:
-    """The chart of a step, or the declared branches of a net, for a notebook."""
-    if isinstance(thing, Timeline):
-        return picture(thing, "svg").decode()
-    return render_dot(_dot_of_net(thing), "svg", program="dot").decode()
+    return {"text/html": f"{shown}<pre>{lines}</pre>"}
 
 
 def _dot_of_devices(cluster: Cluster) -> str:

@@ -37,12 +37,19 @@ def test_repr_is_one_short_line():
         assert "(" not in repr(answer).split()[0]
 
 
+def in_notebook(value, kind):
+    """What IPython asks a value for."""
+    shown = value._repr_mimebundle_(include=None, exclude=None)
+    assert [*shown] == [kind]
+    return shown[kind]
+
+
 def test_plans_and_audits_show_themselves_in_a_notebook():
     audit = Audit(SMALL, (), (FINDING,), {})
 
-    assert SMALL.timeline._repr_svg_().startswith("<svg")
+    assert in_notebook(SMALL.timeline, "image/svg+xml").startswith("<svg")
     for value, said in ((audit, "left ran on cpu:0."), (SMALL, "1.50 times")):
-        page = value._repr_html_()
+        page = in_notebook(value, "text/html")
         svg, table = page.split(">", 1)[1].split("</div>")
         assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
         assert said in table
@@ -55,7 +62,8 @@ def test_nets_and_clusters_show_themselves_in_a_notebook():
     seen = net.branch("see", pixels, lambda x: x, on="gpu:1")
     net.output(net.merge("join", [seen, pixels], lambda its: its[0]))
 
-    picture, page = net._repr_svg_(), PLAN.cluster._repr_html_()
+    picture = in_notebook(net, "image/svg+xml")
+    page = in_notebook(PLAN.cluster, "text/html")
 
     assert picture.startswith("<svg")
     for words in ("image&lt;1&gt;", ">see<", "on gpu:1", ">join<", "on cpu"):
@@ -66,7 +74,7 @@ def test_nets_and_clusters_show_themselves_in_a_notebook():
 
     its = [net.branch(f"b_{n}", pixels, lambda x: x, on="gpu:0") for n in range(300)]
     net.output(net.merge("all", its, lambda its: its[0]))
-    assert net._repr_svg_().count('class="node"') < 10  # blocks
+    assert in_notebook(net, "image/svg+xml").count('class="node"') < 10  # blocks
 
 
 def test_a_notebook_shows_a_bar_while_it_plans(monkeypatch):
