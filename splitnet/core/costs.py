@@ -14,6 +14,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -21,7 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from splitnet.core.checks import Amount, Positive, Rate, Seconds
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import DeclarationError
-from splitnet.core.graph import Call
+from splitnet.core.graph import Call, grouped
 from splitnet.core.serialization import decode, encode, load_json, write_json
 
 VIEWS = frozenset(
@@ -204,10 +205,7 @@ class Costs:
 
     @cached_property
     def _calls(self) -> dict[tuple[str, str], list[CallSeconds]]:
-        table: dict[tuple[str, str], list[CallSeconds]] = {}
-        for one in self.calls:
-            table.setdefault((one.call, one.device), []).append(one)
-        return table
+        return grouped(self.calls, attrgetter("call", "device"))
 
     def _seconds(self, call: Call, device: Device, phase: str) -> float:
         """Measured seconds of a pass, else those that the call has, else the roofline.

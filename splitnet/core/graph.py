@@ -4,11 +4,12 @@ The vertex is a call, not a layer: a layer that two branches share is called twi
 a graph of layers could have a cycle.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -26,6 +27,16 @@ Kernels = Literal[
 ]
 """Classes of kernels; "" where the kind of a call tells."""
 Shape = tuple[Count | None, ...]
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by what they have in common, in their order."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +192,8 @@ class Graph:
     @cached_property
     def calls_of(self) -> Mapping[str, tuple[Call, ...]]:
         """The calls of each part, in running order; a part may have none."""
-        found: dict[str, list[Call]] = {part.name: [] for part in self.parts}
-        for call in self.calls:
-            found[call.part].append(call)
-        return {part: tuple(calls) for part, calls in found.items()}
+        calls = grouped(self.calls, attrgetter("part"))
+        return {part.name: tuple(calls.get(part.name, ())) for part in self.parts}
 
     @cached_property
     def parts_of_weights(self) -> Mapping[str, tuple[str, ...]]:
@@ -278,9 +287,7 @@ def near_groups(parts: Sequence[Any]) -> list[tuple[str, ...]]:
     bound = nx.utils.UnionFind([part.name for part in parts])
     for part in parts:
         bound.union(part.name, *part.near)
-    members: dict[str, list[str]] = {}
-    for part in parts:
-        members.setdefault(bound[part.name], []).append(part.name)
+    members = grouped((part.name for part in parts), bound.__getitem__)
     return [*map(tuple, members.values())]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from splitnet.core.cluster import KINDS, Cluster, device_name
 from splitnet.core.costs import CostModel, Costs, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError
-from splitnet.core.graph import Graph, near_groups
+from splitnet.core.graph import Graph, grouped, near_groups
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Memory
 from splitnet.planner import problem as problems
@@ -159,10 +159,7 @@ class Evaluator:
 
     @cached_property
     def _units(self) -> dict[str, list[int]]:
-        units: dict[str, list[int]] = {}
-        for unit, part in enumerate(self.step.parts):
-            units.setdefault(part, []).append(unit)
-        return units
+        return grouped(range(len(self.step.parts)), self.step.parts.__getitem__)
 
     def load(self, part: str, device: str) -> float:
         """Seconds that a part computes on a device."""

@@ -19,13 +19,14 @@ holds beside its tensors is not counted.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
+from splitnet.core.graph import grouped
 from splitnet.core.timeline import PHASES, Copy, Memory, Task, Timeline
 from splitnet.simulator.event_loop import Moved, StepRun, run_step
 from splitnet.simulator.step_graph import StepGraph
@@ -292,7 +293,7 @@ class _Held:
             last = read if copy.is_gradient else gone[copy.target]
             self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
         left = {copy.source: copy.stop for copy in sent}
-        for where, units in self._by_device(edge.gradients_from).items():
+        for where, units in grouped(edge.gradients_from, device.__getitem__).items():
             summed = max(self.stop[n + u] for u in units)
             spans = [(self.begin[n + u], summed) for u in units]
             for span in [*spans, (summed, left.get(where, read))]:
@@ -309,11 +310,11 @@ class _Held:
         are put together where they are sent from.
         """
         device, n, owner, size = self.device, self.n, weight.source, weight.bytes
-        home, givers = device[owner], self._by_device(weight.gradients_from)
+        home, givers = device[owner], grouped(weight.gradients_from, device.__getitem__)
         times = [max(self.closes[u], self.stop[n + u]) for u in givers.get(home, ())]
         ready = max([*times, *(copy.stop for copy in sent)], default=0.0)
         updated = self._updated(weight, ready)
-        users = self._by_device(weight.readers)
+        users = grouped(weight.readers, device.__getitem__)
         for copy in received + sent:
             last = updated
             if not copy.is_gradient:
@@ -345,9 +346,3 @@ class _Held:
             for u, by in (*zip(later, adding), *sums):
                 span = self.done[u], self.stop[n + by]
                 self._hold(where, _WORKSPACE, owner, *span, size)
-
-    def _by_device(self, units: Iterable[int]) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for unit in units:
-            found.setdefault(self.device[unit], []).append(unit)
-        return found

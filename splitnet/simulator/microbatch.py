@@ -19,7 +19,7 @@ from typing import TypeVar
 import networkx as nx
 
 from splitnet.core.errors import DeclarationError
-from splitnet.core.graph import Graph
+from splitnet.core.graph import Graph, grouped
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.simulator.memory import lacking_bytes
@@ -119,9 +119,7 @@ def runs_of(
     units: "nx.DiGraph[Unit]", stage_of: Mapping[Unit, tuple[int, str]]
 ) -> "Iterator[tuple[int, nx.DiGraph[Unit]]]":
     """The number of each stage, and the graphs of units that hang together there."""
-    members: dict[tuple[int, str], list[Unit]] = {}
-    for unit, stage in stage_of.items():
-        members.setdefault(stage, []).append(unit)
+    members = grouped(stage_of, stage_of.__getitem__)
     for (number, _), inside in members.items():
         graph = units.subgraph(inside)
         for run in nx.weakly_connected_components(graph):

@@ -29,7 +29,7 @@ import networkx as nx
 
 from splitnet.core.cluster import Cluster, Link
 from splitnet.core.costs import CostModel, Costs, slots_of
-from splitnet.core.graph import Graph
+from splitnet.core.graph import Graph, grouped
 from splitnet.core.replication import batch_shares
 from splitnet.simulator.tensors import Item, UnitMemory, edges_and_memory
 from splitnet.simulator.units import (
@@ -225,9 +225,7 @@ def step_graph(
         for size, piece in sizes.items()
     }
     weights = _weights(pieces, unit_of_call(units), flows)
-    home: dict[int, list[Item]] = {}
-    for weight in weights:
-        home.setdefault(weight.source, []).append(weight)
+    home = grouped(weights, lambda weight: weight.source)
     backward = [any(flows[i] for i in own) for own in units]
     floor = _saved_floor(*inside[shares[0]], backward)
     made, edges = list[Unit](), list[Item]()

@@ -17,7 +17,7 @@ import networkx as nx
 
 from splitnet.core.cluster import Device
 from splitnet.core.costs import CostModel
-from splitnet.core.graph import Call, Graph, Shape
+from splitnet.core.graph import Call, Graph, Shape, grouped
 from splitnet.core.replication import MOMENTS
 
 Row = tuple[float, ...]
@@ -99,9 +99,7 @@ def group_parts(graph: Graph) -> Units:
     cyclic: set[Hashable] = {None}
     while cyclic:
         labels = [(n, i) if n in cyclic else n for i, n in enumerate(labels)]
-        calls: dict[Hashable, list[int]] = {}
-        for i, label in enumerate(labels):
-            calls.setdefault(label, []).append(i)
+        calls = grouped(range(len(labels)), labels.__getitem__)
         units = nx.DiGraph(
             (labels[s], label) for label, own in zip(labels, reads) for s, _ in own
         )

@@ -18,10 +18,10 @@ from itertools import groupby, pairwise
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_seconds
-from splitnet.core.graph import Graph
+from splitnet.core.graph import Graph, grouped
 from splitnet.core.plan import Plan
 from splitnet.view import facts
-from splitnet.view.facts import PartFacts, grouped
+from splitnet.view.facts import PartFacts
 from splitnet.view.style import ranged
 
 _WORD = re.compile(r"([/._])|(?<=\D)(?=\d)")

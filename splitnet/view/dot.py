@@ -13,6 +13,7 @@ import graphviz
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.graph import grouped
 from splitnet.core.plan import Plan
 from splitnet.view import facts, style
 from splitnet.view.diagram import Box, Diagram, DiagramEdge, diagram_of
@@ -301,7 +302,7 @@ def _place_boxes(
         y += _HOST + _PADDING if y else 0.0
         begun = y
         for lane in group:
-            stacks = facts.grouped(lanes[lane], column_of.__getitem__)
+            stacks = grouped(lanes[lane], column_of.__getitem__)
             tall = max(map(height, stacks.values())) + 2 * _PADDING
             frames[lane] = 0.0, y, right, y + tall
             for column, stack in stacks.items():

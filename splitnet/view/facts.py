@@ -1,13 +1,13 @@
 """Figures and sentences about a plan for pictures and tables."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TypeVar
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.graph import grouped
 from splitnet.core.plan import Fallback, Plan, value_text
 from splitnet.core.timeline import PHASES, Timeline
 from splitnet.view.style import Shape, counted, percent
@@ -18,18 +18,6 @@ _GOAL = {
     "throughput": "highest throughput",
     "memory": "smallest memory peak",
 }
-
-
-Item = TypeVar("Item")
-Key = TypeVar("Key", bound=Hashable)
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Items by what they have in common, in their order."""
-    found: dict[Key, list[Item]] = {}
-    for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

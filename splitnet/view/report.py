@@ -15,6 +15,7 @@ import msgspec
 from splitnet import __version__
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.graph import grouped
 from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Copy, Span, Task, Timeline
@@ -154,7 +155,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     place = {name: known[name].device for name in order}
     blocks = diagram.fold(order, place, look, most=_MOST_OPEN)
     shown = {block.members for block in blocks}
-    lanes = facts.grouped(order, place.__getitem__).values()
+    lanes = grouped(order, place.__getitem__).values()
     trees = (diagram.block_of(its, look) for its in lanes)
     at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
 

@@ -14,11 +14,12 @@ from typing import TypeVar
 import graphviz
 
 from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.graph import grouped
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import PHASES, Copy, Span, Task, Timeline
 from splitnet.view import style
-from splitnet.view.facts import equivalent_devices, grouped
+from splitnet.view.facts import equivalent_devices
 from splitnet.view.style import QUIET, Line, clean, counted, mixed
 
 Event = TypeVar("Event", Task, Copy)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from splitnet.core import replication
 from splitnet.core.cluster import Cluster
-from splitnet.core.graph import BATCH_NORMS, Call, Graph, Towers
+from splitnet.core.graph import BATCH_NORMS, Call, Graph, Towers, grouped
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, placed
 from splitnet.planner.problem import running_order
@@ -83,9 +83,7 @@ def groups_of(workers: Sequence[str], size: int) -> list[tuple[str, ...]]:
     >>> groups_of(["w:0/gpu:0", "w:0/gpu:1", "w:1/gpu:0", "w:1/gpu:1"], 2)
     [('w:0/gpu:0', 'w:0/gpu:1'), ('w:1/gpu:0', 'w:1/gpu:1')]
     """
-    hosts: dict[str, list[str]] = {}
-    for name in workers:
-        hosts.setdefault(name.rpartition("/")[0], []).append(name)
+    hosts = grouped(workers, lambda name: name.rpartition("/")[0])
 
     def cut(line: Sequence[str]) -> list[tuple[str, ...]]:
         return [*zip(*(line[i::size] for i in range(size)))]

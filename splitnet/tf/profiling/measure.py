@@ -25,7 +25,7 @@ from splitnet.core import costs
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import DeviceError
-from splitnet.core.graph import Call
+from splitnet.core.graph import Call, grouped
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.reading.call_cost import size_of
@@ -116,10 +116,9 @@ def measure(
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:
     """One of each sort of equal devices, by its labels: the kind if all are equal."""
-    alike: dict[tuple[Any, ...], list[Device]] = {}
-    for device in cluster:
-        key = (device.kind, device.flops_per_second, bool(device.host))
-        alike.setdefault(key, []).append(device)
+    alike = grouped(
+        cluster, lambda one: (one.kind, one.flops_per_second, bool(one.host))
+    )
     found = {}
     for (kind, *_), members in alike.items():
         only = len(members) == len(cluster.of_kind(kind))
