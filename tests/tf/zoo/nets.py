@@ -24,12 +24,19 @@ def two_branches(left, right, head=None, *, shape=(6,), **more):
 
 @case
 def shared_lstm():
-    """The example of the Keras FAQ: one LSTM reads two tweets on two devices."""
+    """The example of the Keras FAQ: one LSTM reads two tweets on two devices.
+
+    A function around it is the body of both branches.
+    """
     net = sn.Net("siamese")
     tweet_a, tweet_b = net.input("tweet_a", (3, 4)), net.input("tweet_b", (3, 4))
     encoder = layers.LSTM(6)
-    left = net.branch("left", tweet_a, encoder, on="gpu:0")
-    right = net.branch("right", tweet_b, encoder, on="gpu:1")
+
+    def encode(tweet):
+        return encoder(tweet)
+
+    left = net.branch("left", tweet_a, encode, on="gpu:0")
+    right = net.branch("right", tweet_b, encode, on="gpu:1")
     joined = net.merge("join", [left, right], layers.Concatenate())
     head = layers.Dense(1, activation="sigmoid")
     net.output(net.branch("verdict", joined, head, on="cpu"))
