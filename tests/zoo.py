@@ -64,10 +64,8 @@ def chain(length=3, *, flops=1e10, out=MIB):
     return graph_of("chain", calls, list(zip(names, names[1:])))
 
 
-JOIN, MERGE = (
-    call("join", flops=0.0, kind="Concatenate"),
-    Part("join", "merge", ("cpu",)),
-)
+JOIN = call("join", flops=0.0, kind="Concatenate")
+MERGE = Part("join", "merge", ("cpu",))
 
 
 def inputs(*names):
@@ -117,10 +115,8 @@ def random_dag(seed, count=8):
     calls, edges = [source("x")], []
     for i, name in enumerate(names):
         weight = f"w{draw.randrange(i + 1)}" if draw.random() < 0.7 else None
-        flops, out = (
-            draw.choice([1e8, 1e9, 1e10, 1e11]),
-            draw.choice([1024, MIB, 2**26]),
-        )
+        flops = draw.choice([1e8, 1e9, 1e10, 1e11])
+        out = draw.choice([1024, MIB, 2**26])
         weights = (weight,) if weight else ()
         calls.append(call(name, flops=flops, out=out, weights=weights))
         before = ["x", *names[:i]]

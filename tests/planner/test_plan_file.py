@@ -98,10 +98,7 @@ def first_device(**changes):
         (lambda v: v["device_of"].update(see="gpu:9"), "no device 'gpu:9' here"),
         (graph(batch=True), "graph.batch: expected `int`, got `bool`"),
         (graph(calls=[{}]), r"graph.calls\[0\]: missing required field `name`"),
-        (
-            graph(parts=[{"name": "a", "on": [3]}]),
-            r"\[0\].on\[0\]: expected `str`",
-        ),
+        (graph(parts=[{"name": "a", "on": [3]}]), r"\[0\].on\[0\]: expected `str`"),
         (graph(colour=1), "graph: unknown field 'colour'"),
         (graph(weights=[{"name": "w", "byte": 1}]), r"weights\[0\]: unknown field"),
         (graph(weights=[{"name": "w", "bytes": 2**59}]), r"more than 2\*\*58 bytes"),

@@ -75,10 +75,8 @@ def flat(structure):
     return [np.asarray(one) for one in keras.tree.flatten(structure)]
 
 
-def excess(ours, theirs, tolerance=1e-6):
-    """The largest difference of two structures over the rule's.
-
-    It is infinite for text and whole numbers, such as seeds, that differ.
+def assert_near(ours, theirs, tolerance=1e-6):
+    """No difference of two structures is above the rule's; no text or seed differs.
 
     The rule allows `tolerance` of the largest value of a tensor: TensorFlow sums in
     another order, and an element in which large terms cancel carries the rounding of
@@ -99,11 +97,6 @@ def excess(ours, theirs, tolerance=1e-6):
         if differ.size:
             largest = float(np.nan_to_num(differ, nan=np.inf).max())
             found = max(found, largest / max(noise, tolerance * top))
-    return found
-
-
-def assert_near(ours, theirs, tolerance=1e-6):
-    found = excess(ours, theirs, tolerance)
     assert found <= 1.0, f"{found:.3g} times the difference that rounding explains"
 
 
@@ -137,19 +130,6 @@ def emitted(source, cluster, way=None, compiled=None, **plan):
     return model
 
 
-def placed_and_plain(case, cluster):
-    """The placed model of a case and its plain model, which runs eagerly."""
-    plan = {"batch": case.sizes[0], "pins": case.pins}
-    placed = emitted(case.source, cluster, case.way, **plan)
-    of_keras = isinstance(case.source, keras.Model)
-    plain = case.source if of_keras else sn.unplace(placed)
-    for model in (placed, plain):
-        eager = model is plain
-        options = {"run_eagerly": eager} | case.compilation
-        model.compile(case.optimizer(), case.loss, **options)
-    return placed, plain
-
-
 def trained(model, case, watch=contextlib.nullcontext):
     """Outputs, logs, weights of whole layers, slots: SGD's are gradients; `watched`."""
     keras.utils.set_random_seed(1)
@@ -175,8 +155,14 @@ def in_float64():
 
 
 def assert_same(case, cluster, tolerance=1e-6):
-    """Train placed and plain, and compare; the placed model and its audit, or None."""
-    placed, plain = placed_and_plain(case, cluster)
+    """Train placed and, eagerly, plain; the placed model and its audit, or None."""
+    plan = {"batch": case.sizes[0], "pins": case.pins}
+    placed = emitted(case.source, cluster, case.way, **plan)
+    of_keras = isinstance(case.source, keras.Model)
+    plain = case.source if of_keras else sn.unplace(placed)
+    for model in (placed, plain):
+        options = {"run_eagerly": model is plain} | case.compilation
+        model.compile(case.optimizer(), case.loss, **options)
     closed = case.audited and len(set(case.sizes)) == 1
     watch = watching if closed else contextlib.nullcontext
     (ours, audit), (theirs, _) = trained(placed, case, watch), trained(plain, case)

@@ -144,10 +144,7 @@ def stages():
 
 @pytest.mark.parametrize(
     ("make", "pins", "microbatches"),
-    [
-        (siamese, None, 2),
-        (stages, {"sequential*": "gpu:0", "*": "gpu:1"}, 1),
-    ],
+    [(siamese, None, 2), (stages, {"sequential*": "gpu:0", "*": "gpu:1"}, 1)],
     ids=["branches in two pieces", "stages"],
 )
 def test_towers_of_a_placed_model_keep_its_placement(

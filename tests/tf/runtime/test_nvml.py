@@ -60,10 +60,7 @@ def test_cards_tell_all_that_is_known(monkeypatch):
     """A query that a card or the machine refuses leaves that fact out."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     refused = ("UtilizationRates", "ComputeRunningProcesses", "P2PStatus")
-    for names, told in (
-        ((), (0.25, ((7, GIB),), (1,))),
-        (refused, (None, (), ())),
-    ):
+    for names, told in (((), (0.25, ((7, GIB),), (1,))), (refused, (None, (), ()))):
         queries = {f"DeviceGet{name}": unknown for name in names}
         monkeypatch.setitem(sys.modules, "pynvml", driver(2, **queries))
         card, other = cards()

@@ -133,8 +133,11 @@ def test_launch_refuses_all_faults_at_once(capsys):
         assert fault in said
 
 
-def ran(command, folder):
-    """A command's end; it finds splitnet, and programs in the folder first."""
+def ran(command, folder, **programs):
+    """A command's end; it finds splitnet, and first these programs in its folder."""
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
     paths = {
         "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(sys.path),
@@ -148,12 +151,6 @@ def ran(command, folder):
         timeout=240,
         check=False,
     )
-
-
-def write_programs(folder, **texts):
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
 
 
 SRUN = """#!/bin/sh
@@ -180,11 +177,10 @@ def test_a_job_of_slurm_is_tried_again_and_all_know_its_cluster(
 ):
     """Worker and program start twice, and are told the same cluster."""
     script = launched("--max-restarts", "1", "--", "train", capsys=capsys)
-    programs = {"srun": SRUN, "splitnet": SERVES, "train": FAILS_ONCE}
-    write_programs(tmp_path, job=script, **programs)
     for name, value in BATCH.items():
         monkeypatch.setenv(name, value)
-    done = ran([tmp_path / "job"], tmp_path)
+    programs = {"job": script, "srun": SRUN, "splitnet": SERVES, "train": FAILS_ONCE}
+    done = ran([tmp_path / "job"], tmp_path, **programs)
 
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.count("attempt 0 ended with code 3\n") == 1
@@ -298,8 +294,7 @@ def test_pods_of_the_manifest_train(tmp_path, capsys):
         "train.py": PROGRAM,
         "splitnet": f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n',
     }
-    write_programs(tmp_path, **files)
-    done = ran([sys.executable, "-c", PODS_RUN], tmp_path)
+    done = ran([sys.executable, "-c", PODS_RUN], tmp_path, **files)
 
     assert done.returncode == 0, done.stderr[-4000:]
     devices, losses, plain = json.loads((tmp_path / "answer").read_text())
@@ -345,10 +340,9 @@ sys.exit(3)
 @pytest.mark.slow
 def test_run_starts_lost_workers_and_the_program_again(tmp_path):
     """A taken port is left out; a signal is passed on and nothing is tried again."""
-    (tmp_path / "train.py").write_text(ATTEMPTS)
     command = [sys.executable, "-m", "splitnet", "run", "--max-restarts", "3"]
     program = ["--workers", "2", "--", sys.executable, "train.py"]
-    done = ran([*command, *program], tmp_path)
+    done = ran([*command, *program], tmp_path, **{"train.py": ATTEMPTS})
     said = done.stderr
 
     assert done.returncode == 128 + signal.SIGTERM, said
