@@ -5,7 +5,6 @@ Names come from users: they are cleaned and escaped here, so that they are text 
 
 import html
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from os.path import commonprefix
@@ -31,8 +30,6 @@ _WIDTHS = bytes.fromhex(
     "3d4e481c32433853484e434e48433d48435e43433d1c1c1c2f382138383238381c3838161632"
     "16533838383821321c383248323232211a213a"
 )
-_LINE_ENDS = re.compile("[\n\r\t\v\f\u2028\u2029\u0085]")
-_NOT_TEXT = ("Cc", "Cf", "Cs", "Cn", "Co")  # Unicode's categories
 # Graphviz replaces \G and its like in labels by names, and has no way to quote them.
 _ESCAPES = re.compile(r"\\(?=[GNEHTL])")
 
@@ -69,8 +66,8 @@ def readable_on(color: str) -> str:
 def clean(text: str) -> str:
     """Replace what XML cannot hold, line ends, and marks that reverse the text."""
     return "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _NOT_TEXT else c
-        for c in _LINE_ENDS.sub(" ", text)
+        c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
+        for c in text
     )
 
 

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, SplitnetError, listed, warn
-from splitnet.core.graph import Graph, Part
+from splitnet.core.graph import Graph, Part, grouped
 from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import variables_of
@@ -297,15 +297,13 @@ def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None
     slots: list[tuple[Any, list[Any]]] = []
     both = (all_optimizers(getattr(one, "optimizer", None)) for one in (whole, sliced))
     for optimizers in zip(*both):
-        kinds: list[dict[int, list[Any]]] = [{}, {}]
-        for slots_by, one in zip(kinds, optimizers):
-            for slot, variable in slots_of(one):  # a slot of each kind, in their order
-                slots_by.setdefault(id(variable), []).append(slot)
+        # Of each variable a slot of each kind, in their order, with the variable.
+        kinds = [grouped(slots_of(one), lambda pair: id(pair[1])) for one in optimizers]
         mine, theirs = kinds
         for variable, its in found:
-            for kind, slot in enumerate(mine.get(id(variable), ())):
-                slots.append((slot, [theirs[id(part)][kind] for part in its]))
-        held = {id(s) for by in kinds for each in by.values() for s in each}
+            for kind, (slot, _) in enumerate(mine.get(id(variable), ())):
+                slots.append((slot, [theirs[id(part)][kind][0] for part in its]))
+        held = {id(s) for by in kinds for each in by.values() for s, _ in each}
         rest = ([v for v in one.variables if id(v) not in held] for one in optimizers)
         slots += [(own, [its]) for own, its in zip(*rest)]
     for variable, its in (*found, *slots):

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from splitnet.core.graph import grouped
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import device_of, scope_of, where
 
@@ -79,11 +80,8 @@ def _place(inner: Any) -> None:
         place_optimizer(inner)  # a MultiOptimizer may have met new ones
 
     def update_all(_: Any, gradients_and_variables: Any, learning_rate: Any) -> None:
-        on_device: dict[str, list[tuple[Any, Any]]] = {}
-        for gradient, variable in gradients_and_variables:
-            if gradient is not None:
-                pair = gradient, variable
-                on_device.setdefault(device_of(variable), []).append(pair)
+        given = (pair for pair in gradients_and_variables if pair[0] is not None)
+        on_device = grouped(given, lambda pair: device_of(pair[1]))
         for device, pairs in on_device.items():
             with tf.name_scope(scope_of("update_all")), tf.device(device):
                 # Both are read once per device instead of once per variable.
