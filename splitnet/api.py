@@ -116,11 +116,8 @@ def _read(
         from splitnet.tf.runtime.devices import local_cluster
 
         cluster = local_cluster()
-    graph, pins = source, options.pins
-    if pins == "as_built":
-        from splitnet.tf.placement.targets import check_built, pins_as_built
-
-        check_built(source)
+    given = graph = source
+    pins = options.pins
     if not isinstance(source, Graph):
         from splitnet.tf.reading.read import read
         from splitnet.tf.reading.source import resolved
@@ -129,7 +126,9 @@ def _read(
         how = {"nested": options.nested, "training": options.training}
         graph = read(source, options.batch, **how)
     if pins == "as_built":
-        pins = pins_as_built(source, graph, cluster, options.nested)
+        from splitnet.tf.placement.targets import pins_as_built
+
+        pins = pins_as_built(given, graph, cluster, options.nested)
     elif isinstance(pins, str | PathLike):
         pins = load_plan(Path(pins))
     known = replace(

@@ -70,6 +70,12 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> A
     the variables say what the author asked for. Most bytes decide. Variables on devices
     outside the cluster are not pinned.
     """
+    if not isinstance(source, keras.Model):  # such as a net or a function
+        raise DeclarationError(
+            "pins='as_built' takes each layer's device from its variables, so it needs "
+            f"a built Keras model. Received: {source!r} ({type(source).__name__}). "
+            "Declare devices with on=, or give pins as a mapping."
+        )
     known = {device.name for device in cluster}
     devices = [*_devices_here(), *cluster]  # gpu:0 may be the stand-in of that name
     device_at = {canonical(d.target): d.name for d in devices if d.name in known}
@@ -95,13 +101,3 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> A
         if read:
             pins[call.name] = max(read, key=read.__getitem__)
     return pins
-
-
-def check_built(source: Any) -> None:
-    """Refuse a source without variables, such as a net or a function."""
-    if not isinstance(source, keras.Model):
-        raise DeclarationError(
-            "pins='as_built' takes each layer's device from its variables, so it needs "
-            f"a built Keras model. Received: {source!r} ({type(source).__name__}). "
-            "Declare devices with on=, or give pins as a mapping."
-        )
