@@ -75,13 +75,10 @@ def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health
 
 
 class Connection(AbstractContextManager["Connection"]):
-    """A joined cluster. As a context manager it names the worker that failed a block.
+    """A joined cluster; as a context manager, it names the worker that failed it."""
 
-    `origin` says where the cluster was found: "given", "TF_CONFIG" and so on.
-    """
-
-    def __init__(self, cluster: Cluster, origin: str, watch_seconds: float) -> None:
-        self.cluster, self.origin = cluster, origin
+    def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
+        self.cluster = cluster
         self._over = threading.Event()
         self._lost: dict[str, Health] = {}
         if watch_seconds:
@@ -201,7 +198,7 @@ def connect(
         WorkerError: workers that do not answer; all of them.
         DeviceError: the cluster file cannot be read.
     """
-    origin, usual = "given", 30.0
+    usual = 30.0
     if cluster is None:
         cluster, origin, _ = job_of(os.environ)
         if any(map(os.environ.get, JOB_VARIABLES)):
@@ -242,7 +239,7 @@ def connect(
     _check_versions(workers, tf)
     for old in _joined:
         old.close()
-    _joined[:] = [Connection(cluster, origin, watch_seconds)]
+    _joined[:] = [Connection(cluster, watch_seconds)]
     return _joined[0]
 
 

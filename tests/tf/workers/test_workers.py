@@ -124,7 +124,7 @@ def test_hosts_report_every_fault_at_once():
 
 def test_failures_without_a_lost_worker_say_so():
     """One that came back has lost what it held."""
-    connection = connect.Connection(Cluster.of("cpu"), "given", 0)
+    connection = connect.Connection(Cluster.of("cpu"), 0)
 
     words = r"\(gone and more\).*All are healthy now"
     with pytest.raises(WorkerError, match=words), connection:
