@@ -20,6 +20,7 @@ from splitnet.core.plan import Plan
 from splitnet.core.replication import batch_shares, tower_part
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import variables_of
+from splitnet.tf.internals.tf_api import walk
 from splitnet.tf.placement.device_function import (
     CALLS,
     canonical,
@@ -198,17 +199,6 @@ class ExecutedStep:
         return None
 
 
-def _walk(nodes: Iterable[Node], ahead: Callable[[Node], list[Node]]) -> Iterator[Node]:
-    """Nodes, and those that are ahead of them, each once."""
-    left, done = list(nodes), set[str]()
-    while left:
-        node = left.pop()
-        if node.name not in done:
-            done.add(node.name)
-            yield node
-            left += ahead(node)
-
-
 # Ops -----------------------------------------------------------------------------
 
 
@@ -293,7 +283,7 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
         [tensor], dtype = node.inputs, tf.as_dtype(node.attr["T"].type)
         producer, name = step.maker(tensor), _PREFIX.sub("", tensor)
         ahead = list(
-            _walk(readers, lambda one: one.readers if one.op in _PASSING else [])
+            walk(readers, lambda one: one.readers if one.op in _PASSING else [])
         )
         ends = {one.op for one in ahead}.difference(_PASSING)
         if source == target or "/ctrl/" in name or ends == {"_Retval"}:
@@ -318,11 +308,11 @@ def _kind(
     made_by = "".join(one.op for one in makers)
 
     def comes_from(found: Callable[[Node], bool], through: Sequence[str]) -> bool:
-        back = _walk(makers, lambda one: one.sources if one.op in through else [])
+        back = walk(makers, lambda one: one.sources if one.op in through else [])
         return any(map(found, back))
 
     def leads_to(found: Callable[[Node], bool], through: Sequence[str]) -> bool:
-        ahead = _walk(readers, lambda one: one.readers if one.op in through else [])
+        ahead = walk(readers, lambda one: one.readers if one.op in through else [])
         return any(map(found, ahead))
 
     def sums(node: Node) -> bool:  # backward calls, or what they give
@@ -357,7 +347,7 @@ def _kind(
         return "activation"
     into_part = leads_to(lambda one: bool(one.key), _PASSING)
     # What is computed of the step's data outside of parts, such as slices.
-    sources = _walk(makers, lambda one: one.sources if one.op not in CALLS else [])
+    sources = walk(makers, lambda one: one.sources if one.op not in CALLS else [])
     if any(o.op in _GIVEN and not o.plain.startswith("unknown") for o in sources):
         return "input" if into_part else "target"
     return "state" if into_part else "other"

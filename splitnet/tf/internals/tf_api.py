@@ -5,7 +5,7 @@ import functools
 import itertools
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -73,16 +73,20 @@ def add_functions(source: Any, target: Any) -> None:
         target._add_function_recursive(function)
 
 
+def walk(ops: Iterable[Any], ahead: Callable[[Any], list[Any]]) -> Iterator[Any]:
+    """Ops, and those that are ahead of them, each once."""
+    left, done = list(ops), set[Any]()
+    while left:
+        op = left.pop()
+        if op not in done:
+            done.add(op)
+            yield op
+            left += ahead(op)
+
+
 def ancestors(ops: Iterable[Any]) -> set[Any]:
     """Traced ops with all that they need."""
-    found: set[Any] = set()
-    ahead = list(ops)
-    while ahead:
-        op = ahead.pop()
-        if op not in found:
-            found.add(op)
-            ahead += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return found
+    return set(walk(ops, lambda op: [*(t.op for t in op.inputs), *op.control_inputs]))
 
 
 def functions_called(node: Any) -> dict[str, str]:
