@@ -85,9 +85,7 @@ def pipeline_of(
     A stage is numbered by the devices that compute one after another up to it.
     """
     computes = {call.part for call in graph.calls if call.forward_flops}
-    readers: dict[str, list[str]] = {}
-    for tensor in graph.tensors:
-        readers.setdefault(tensor.source, []).append(tensor.target)
+    given = grouped(graph.tensors, lambda tensor: tensor.source)
     reached: dict[str, tuple[int, str]] = {}  # stages before a call, and the last
     stages: dict[str, tuple[int, str]] = {}
     for call in graph.calls:
@@ -97,7 +95,7 @@ def pipeline_of(
             count, before = count + 1, device
         if graph.part[call.part].kind != "input":
             stages[call.part] = max(stages.get(call.part, (1, device)), (count, device))
-        for reader in readers.get(call.name, ()):
+        for reader in (tensor.target for tensor in given.get(call.name, ())):
             reached[reader] = max(reached.get(reader, (-1, "")), (count, before))
     bounded = execution.schedule == "1f1b" and execution.microbatches > 1
     return Pipeline(execution.microbatches, bounded, stages)
