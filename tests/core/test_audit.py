@@ -124,12 +124,10 @@ def test_audit_forgives_what_no_plan_counts():
     assert audit_of(PLAN, copied(kind="weights gradient", bytes=64)).ok
 
 
-FORWARD = tuple(op for op in SEEN.ops if op.phase == "forward")
-
-
 def test_audit_notes_what_is_no_finding():
     """Parts without a loss, merged with a neighbour's, or in a pass not watched."""
     missing = without("tell", *PHASES)
+    forward = tuple(op for op in SEEN.ops if op.phase == "forward")
     assert not audit_of(PLAN, missing).ok
     for step, note in (
         (replace(missing, unneeded=("tell",)), "nothing in this step needs 'tell'."),
@@ -137,7 +135,7 @@ def test_audit_notes_what_is_no_finding():
             without("see", "forward"),
             "forward of 'see': TensorFlow merged it with other work on gpu:0.",
         ),
-        (replace(SEEN, ops=FORWARD, phases=("forward",), notes=("a note",)), "a note"),
+        (replace(SEEN, ops=forward, phases=("forward",), notes=("a note",)), "a note"),
     ):
         assert audit_of(PLAN, step).check().notes == (note,)
 

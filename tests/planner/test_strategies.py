@@ -123,19 +123,6 @@ def test_expanded_towers_share_the_work_and_none_of_it_is_lost():
     assert [c.output_shapes[0][0] for c in mine] == [11, 11, 10]
 
 
-def test_folding_and_collapsing_undo_an_expansion():
-    plain, graph = chain(3), towered(chain(3), "c1", 4)
-    back = replication.collapse(graph)
-
-    for calls in (replication.fold(graph), back.calls):
-        assert [call.name for call in calls] == [call.name for call in plain.calls]
-    assert back.call["c1"].output_shapes == plain.call["c1"].output_shapes
-    assert [(t.source, t.target, t.bytes) for t in back.tensors] == [
-        (t.source, t.target, t.bytes) for t in plain.tensors
-    ]
-    assert back.towers == {}
-
-
 @pytest.mark.parametrize(
     ("count", "samples"), [(1, (11, 11, 10)), (5, (12, 10, 10)), (20, (20, 20, 20))]
 )

@@ -16,9 +16,8 @@ def declared(layer, shape):
     net = sn.Net("wide")
     x = net.input("x", shape)
     given = [x, x] if "Attention" in type(layer).__name__ else x
-    flat = net.branch(
-        "flat", net.split("wide", given, layer, on=THREE), layers.Flatten(), on="cpu"
-    )
+    cut = net.split("wide", given, layer, on=THREE)
+    flat = net.branch("flat", cut, layers.Flatten(), on="cpu")
     net.output(net.branch("head", flat, layers.Dense(2, name="head"), on="cpu"))
     return net
 
