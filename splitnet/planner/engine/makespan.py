@@ -86,7 +86,7 @@ def set_up(tasks: Tasks, count: int) -> None:
                 root.next_view = i
     for f in range(count):
         back = run[last - f]
-        back.need += back.saved
+        back.need += back.saved  # until here what it makes first of all
         back.saved = run[f].saved
     for edge in range(edges):
         if items[edge].leaves:
@@ -224,13 +224,13 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                     run[number].saved += copy.bytes
                 arrive(run, queue, number, time, by)
                 continue
-            held = 0
+            kept = False  # by a reader, until its backward task ends
             while view >= 0:
                 for r in range(items[view].readers, items[view + 1].readers):
                     unit = units[tasks.readers[r]]
                     if unit.where == copy.target:
-                        if tasks.saves[r] > held:
-                            held = 1
+                        if tasks.saves[r] and not kept:
+                            kept = True
                             devices[copy.target].held += copy.bytes
                             run[2 * count - 1 - unit.function].saved += copy.bytes
                         arrive(run, queue, unit.function, time, by)
