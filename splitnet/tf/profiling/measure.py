@@ -15,6 +15,7 @@ import functools
 import timeit
 from collections.abc import Callable, Sequence
 from itertools import permutations, product
+from math import inf
 from typing import Any
 
 import keras
@@ -39,7 +40,7 @@ _UPDATED_BYTES = 4 * 2**10, 4 * 2**20
 _SHARE = 4  # of the batch, for the second time of each call
 _LOOP_SECONDS = 0.02  # a call is repeated in a loop until it takes so long
 _MOST_LOOPS = 4**5
-_RUNS = 6  # of each loop; the fastest counts
+_RUNS = 10  # of each loop; the fastest counts
 _LINK_RUNS = 30
 _TRIPS = 6  # there and back
 _COPIES = 4
@@ -105,7 +106,7 @@ def measure(
             calls += (costs.CallSeconds(key, one, *made) for one in labels)
         tell(next(shares), f"update on {device.name}")
         sizes = _UPDATED_BYTES
-        small, large = (stopwatch.of(_update(device, optimizer, n))() for n in sizes)
+        small, large = (stopwatch.seconds(_update(device, optimizer, n)) for n in sizes)
         speed = (sizes[1] - sizes[0]) / max(large - small, 1e-9)
         updates += (costs.UpdateSeconds(one, speed, small) for one in labels)
     tell(next(shares), "links between devices")
@@ -127,19 +128,31 @@ def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:
 
 
 class _Stopwatch:
-    """Seconds of what runs on one device, by a loop inside of one step."""
+    """Times what runs on one device, by loops inside of one step."""
 
     def __init__(self, device: Device) -> None:
         self.target = device.target
-        self._idle = self._taken = 0.0
         with tf.device(self.target):
             several = [tf.Variable(0.0) for _ in range(16)]
-        self._idle = self.of(list)()
-        self._taken = self.of(lambda: [v.read_value() for v in several])() / 16
+        self.idle = self.taken = 0.0
+        self.idle = self.seconds(list)
+        self.taken = self.seconds(lambda: [v.read_value() for v in several]) / 16
 
-    def of(self, compute: Callable[[], list[Any]]) -> Callable[[], float]:
-        """Something that times a computation, without what taking its tensors costs."""
-        taken: list[int] = []
+    def seconds(self, compute: Callable[[], list[Any]]) -> float:
+        """Seconds of a computation, without what taking its tensors costs."""
+        loop = _Loop(self, compute)
+        for _ in range(_RUNS):
+            loop.run()
+        return loop.seconds()
+
+
+class _Loop:
+    """Times a computation that is repeated within one step, for sizes of its inputs."""
+
+    def __init__(self, stopwatch: _Stopwatch, compute: Callable[[], list[Any]]) -> None:
+        self.stopwatch, self.count = stopwatch, 0
+        # By size: the fastest time of one and of more, and how many are more.
+        self.fastest: dict[int, tuple[float, float, int]] = {}
 
         def body(number: Any, total: Any) -> tuple[Any, Any]:
             firsts = [
@@ -147,43 +160,47 @@ class _Stopwatch:
                 for one in tf.nest.flatten(compute(), expand_composites=True)
                 if tf.is_tensor(one) and one.dtype not in (tf.string, tf.variant)
             ]
-            taken.append(len(firsts))
+            self.count = len(firsts)
             return number + 1, tf.add_n([total, *firsts])
 
         @tf.function(autograph=False)
         def loop(times: Any) -> Any:
-            with tf.device(self.target):
+            with tf.device(stopwatch.target):
                 start = (tf.constant(0), tf.constant(0.0))
                 return tf.while_loop(lambda n, _: n < times, body, start)[1]
 
-        def fastest(times: int) -> float:
-            given = tf.constant(times)
-            return _seconds_of(lambda: loop(given).numpy(), rounds=_RUNS)[0]
+        self._loop = loop
 
-        def seconds() -> float:
-            once, more = fastest(1), 1
-            while (longer := fastest(1 + more) - once) < _LOOP_SECONDS:
-                if more == _MOST_LOOPS:
-                    break
+    def _timed(self, times: int) -> float:
+        given = tf.constant(times)
+        return timeit.timeit(lambda: self._loop(given).numpy(), number=1)
+
+    def run(self, size: int = 0) -> None:
+        """Time it once more; the first time finds out how often it must be repeated."""
+        wait_for_workers()
+        if size not in self.fastest:
+            self._timed(1)  # traces
+            more, once = 1, self._timed(1)
+            while self._timed(1 + more) - once < _LOOP_SECONDS and more < _MOST_LOOPS:
                 more *= 4
-            return max(longer / more - self._idle - taken[-1] * self._taken, 0.0)
+            self.fastest[size] = inf, inf, more
+        once, longer, more = self.fastest[size]
+        once, longer = min(once, self._timed(1)), min(longer, self._timed(1 + more))
+        self.fastest[size] = once, longer, more
 
-        return seconds
-
-
-def _seconds_of(*runs: Callable[[], Any], rounds: int) -> list[float]:
-    """The fastest time of each, over rounds of all: other load makes runs longer."""
-    wait_for_workers()
-    for run in runs:  # traces
-        run()
-    times = [[timeit.timeit(run, number=1) for run in runs] for _ in range(rounds)]
-    return [min(of_one) for of_one in zip(*times)]
+    def seconds(self, size: int = 0) -> float:
+        """Seconds of one computation, of the fastest runs: other load makes longer."""
+        (once, longer, more), watch = self.fastest[size], self.stopwatch
+        return max((longer - once) / more - watch.idle - self.count * watch.taken, 0.0)
 
 
 def _call_seconds(
     site: Site, stopwatch: _Stopwatch, batch: int, *, trains: bool
 ) -> tuple[Any, ...]:
-    """Seconds forward and backward, and of both what does not grow with the batch."""
+    """Seconds forward and backward, and of both what does not grow with the batch.
+
+    The runs of all four alternate, so that a busy moment is one of each.
+    """
     node, target = site.node, stopwatch.target
     draw = np.random.default_rng(0)
     inputs, values = {}, {}
@@ -212,20 +229,24 @@ def _call_seconds(
             loss = tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in floats])
         return [g for g in tape.gradient(loss, sources) if g is not None]
 
-    ahead = stopwatch.of(forward)
-    with_back = stopwatch.of(both) if trains or trained else None
+    loops = [_Loop(stopwatch, forward)]
+    loops += [_Loop(stopwatch, both)] * (trains or bool(trained))
+    share = max(1, batch // _SHARE)
+    for _, size in product(range(_RUNS), (batch, share)):
+        for key, variable in inputs.items():
+            if variable.shape.rank and variable.shape[0] is None:
+                variable.assign(values[key][:size])
+        for loop in loops:
+            loop.run(size)
 
-    def seconds() -> tuple[float, float]:
-        once = ahead()
-        return once, max(with_back() - once, 0.0) if with_back else 0.0
+    def seconds(size: int) -> tuple[float, float]:
+        once, *more = (loop.seconds(size) for loop in loops)
+        return once, max(sum(more) - once, 0.0) if more else 0.0
 
-    whole, share = seconds(), max(1, batch // _SHARE)
-    for key, variable in inputs.items():
-        if variable.shape.rank and variable.shape[0] is None:
-            variable.assign(values[key][:share])
+    whole = seconds(batch)
     fixed = (
         min(max(part - (all_ - part) * share / max(batch - share, 1), 0.0), all_)
-        for all_, part in zip(whole, seconds())
+        for all_, part in zip(whole, seconds(share))
     )
     return (*whole, *fixed)
 
@@ -281,8 +302,13 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
                 steps[key].append(_sent([one, other], copies, size))
     figures = {}
     for key, runs in steps.items():
-        times = _seconds_of(*runs, rounds=_LINK_RUNS)
-        away, home, small, smalls, large, larges = times
+        wait_for_workers()
+        for run in runs:  # the first run of each takes longer
+            run()
+        rounds = [
+            [timeit.timeit(run, number=1) for run in runs] for _ in range(_LINK_RUNS)
+        ]
+        away, home, small, smalls, large, larges = map(min, zip(*rounds))
         latency = max(away - home, 0.0) / (2 * _TRIPS)
         gap = min(max(smalls - small, 0.0) / _COPIES, latency)
         each = max(larges - large, 0.0) / _COPIES
@@ -317,4 +343,5 @@ def _sent(path: Sequence[Device], copies: int = 1, size: int = 1) -> Callable[[]
         with tf.device(path[-1].target):
             return tf.add_n(ends)
 
-    return lambda: run().numpy()
+    step = run.get_concrete_function()  # TensorFlow warns of many new functions
+    return lambda live=(sent, floors): step().numpy()
