@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby, islice
 
 import numpy as np
@@ -14,7 +13,6 @@ from splitnet.planner.engine.load_graph import Ints
 from splitnet.planner.engine.solve import compiled_step
 from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
 from splitnet.planner.strategies.candidates import compare_plan
-from splitnet.simulator.event_loop import run_step
 
 _MOST_PLAYS = 20_000  # calls simulated to find advice: 2 s or so
 _MOST_COMPARED = 200  # calls of a graph whose strategies are compared for its verdict
@@ -22,7 +20,7 @@ _WORTH_SAYING = 0.02  # of the value: advice that saves less is not given
 _MOST_ADVICE = 3
 # Units simulated to find what moves cost, 1 to 4 s each: with memory, without it, and
 # by the compiled event loop.
-_MOST_DETAILED, _MOST_SIMULATED, _MOST_COMPILED = 20_000, 100_000, 10_000_000
+_MOST_DETAILED, _MOST_COMPILED = 20_000, 10_000_000
 
 
 def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
@@ -231,7 +229,7 @@ def alternative(
 def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
     """What each of the heaviest parts would cost elsewhere, each moved alone.
 
-    In large graphs memory is estimated, and in very large ones fewer parts are tried.
+    In large graphs memory is estimated, or, with nothing compiled, fewer are tried.
     """
     evaluator, device_of = evaluator_of(plan), plan.device_of
     parts = [part.name for part in plan.graph.parts if part.kind != "input"]
@@ -239,11 +237,9 @@ def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
     targets = {p: other_devices(plan, evaluator, device_of[p]) for p in parts[:most]}
     size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
     tries, many = _MOST_DETAILED // size, sum(map(len, targets.values()))
-    costs = None
-    if many > tries and plan.execution == Execution():
-        costs, tries = compiled_step(evaluator.problem), _MOST_COMPILED // size
-        if costs is None:
-            costs, tries = partial(_interpreted, evaluator), _MOST_SIMULATED // size
+    few = many <= tries or plan.execution != Execution()
+    costs = None if few else compiled_step(evaluator.problem)
+    tries = _MOST_COMPILED // size if costs else tries
     found: dict[str, list[Alternative]] = {}
     for part, devices in targets.items():
         tries -= len(devices)
@@ -251,11 +247,6 @@ def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
             moves = (alternative(plan, evaluator, part, d, costs) for d in devices)
             found[part] = list(moves)
     return found
-
-
-def _interpreted(evaluator: Evaluator, place: Ints) -> tuple[float, int]:
-    run = run_step(evaluator.step, place[evaluator.problem.group_of_unit].tolist())
-    return run.seconds, sum(copy.bytes for copy in run.copies)
 
 
 @dataclass(frozen=True, slots=True)

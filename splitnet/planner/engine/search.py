@@ -55,7 +55,7 @@ _ELITE, _GOOD = 10, 3
 _SCHEDULES, _CORRECTIONS = 10, 4
 # Of the turns, those with a new start; weight of the last turn in how often a kind of
 # turn has helped.
-_LEAST_NEW, _MOST_NEW, _RECENT = 0.1, 0.6, 0.2
+_LEAST_NEW, _MOST_NEW, _RECENT = 0.1, 0.2, 0.2
 
 
 class Incumbent(NamedTuple):
@@ -89,20 +89,23 @@ class _Search:
         self.tasks = tasks_of(problem) if objective == "latency" else None
         # Steps of a turn, beside fractions of those so far, of turns that begin anew
         # and of others; the fraction of steps for chain partitions; of the other turns,
-        # those that begin with what two good assignments have in common; and the least
-        # temperature to begin with, of the power of loads.
+        # those that begin with what two good assignments have in common; how much more
+        # often those are the best ones; and the least temperature to begin with, of the
+        # power of loads.
         self.steps = max(10_000.0, 20.0 * groups)
         if self.tasks is not None:
             events = self.units * (7 if problem.functions is None else 4)
             self.whole = annealing.STEPS_PER_RUN + annealing.STEPS_PER_EVENT * events
             self.steps, self.growth = max(3000.0, 300 * self.whole), (0.06, 0.25)
             self.construct = 0.1 * (not self.free)
-            self.combine, self.hottest = 0.1, 0.01
+            self.combine, self.greed, self.hottest = 0.2, 6, 0.01
         elif self.free:
-            self.construct, self.combine, self.hottest = 0.08, 0.6, 0.05
+            self.construct, self.greed = 0.08, 3
+            self.combine, self.hottest = 0.6, 0.05
             self.growth = 0.004, 0.004
         else:
-            self.construct, self.combine, self.hottest = 0.5, 0.0, 0.01
+            self.construct, self.greed = 0.5, 3
+            self.combine, self.hottest = 0.0, 0.01
             self.growth, self.steps = (0.01, 0.01), 2 * self.steps
         self.hot = self.end = 0.0  # of this turn
         self.kind = np.array(problems.equivalent_devices(problem))
@@ -261,7 +264,7 @@ class _Search:
             start, margin = self.nearest.place, self.margin.copy()
             keep = start * (not self.free)
         else:
-            number = int(random.random() ** 3 * len(self.elite))  # mostly a good one
+            number = int(random.random() ** self.greed * len(self.elite))
             _, start, margin = self.elite[number]
             keep = start
             if random.random() < self.combine:
