@@ -344,4 +344,4 @@ def _sent(path: Sequence[Device], copies: int = 1, size: int = 1) -> Callable[[]
             return tf.add_n(ends)
 
     step = run.get_concrete_function()  # TensorFlow warns of many new functions
-    return lambda live=(sent, floors): step().numpy()
+    return lambda held=(sent, floors): step().numpy()  # variables are kept by this
