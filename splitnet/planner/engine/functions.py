@@ -37,7 +37,7 @@ def root_of(parent: Ints, x: int) -> int:
 
 
 @compiled
-def find_runs(units: Records, items: Records, spots: Records, reads: Ints) -> None:
+def find_runs(units: Records, spots: Records, reads: Records) -> None:
     """Sort the units by run into spots; mark the last one of each run by `cut`.
 
     `leader` is the parent in the set of units, `high` of a root's spot the first unit
@@ -48,22 +48,18 @@ def find_runs(units: Records, items: Records, spots: Records, reads: Ints) -> No
         unit = units[u]
         unit.before = unit.after = 0
         unit.leader, spots[u].high = u, -1
-        for i in range(unit.reads, units[u + 1].reads):
-            other = units[items[reads[i]].source]
-            unit.before = max(unit.before, other.before + (other.where != unit.where))
-    for u in range(count - 1, -1, -1):
-        unit = units[u]
-        for i in range(unit.reads, units[u + 1].reads):
-            other = units[items[reads[i]].source]
-            other.after = max(other.after, unit.after + (other.where != unit.where))
-    for u in range(count):
-        unit = units[u]
-        for i in range(unit.reads, units[u + 1].reads):
-            v = items[reads[i]].source
-            other = units[v]
-            alike = other.before == unit.before and other.after == unit.after
-            if alike and other.where == unit.where:
-                leaders[root_of(leaders, u)] = root_of(leaders, v)
+    for i in range(len(reads)):
+        unit, other = units[reads[i].unit], units[reads[i].source]
+        unit.before = max(unit.before, other.before + (other.where != unit.where))
+    for i in range(len(reads) - 1, -1, -1):
+        unit, other = units[reads[i].unit], units[reads[i].source]
+        other.after = max(other.after, unit.after + (other.where != unit.where))
+    for i in range(len(reads)):
+        u, v = reads[i].unit, reads[i].source
+        unit, other = units[u], units[v]
+        alike = other.before == unit.before and other.after == unit.after
+        if alike and other.where == unit.where:
+            leaders[root_of(leaders, u)] = root_of(leaders, v)
     for u in range(count - 1, -1, -1):
         root = spots[root_of(leaders, u)]
         spots[u].low, root.high = root.high, u
@@ -95,7 +91,7 @@ def cut_run(tasks: Tasks, low: int, high: int, long: float) -> None:
             spot = spots[i]
             spot.made = spot.ends = 0
             for e in range(units[spot.unit].reads, units[spot.unit + 1].reads):
-                item = items[tasks.reads[e]]
+                item = items[tasks.reads[e].edge]
                 p = units[item.source].spot
                 if p < low or p >= high:
                     continue
@@ -129,14 +125,16 @@ def sort_functions(tasks: Tasks, count: int) -> None:
     for f in range(count):
         waiting[f].pending, waiting[f].first_out = 0, -1
     for edge in range(tasks.counted.edges):
-        f = units[items[edge].source].function
-        append(waiting[f], items, edge)
+        f, leaves = units[items[edge].source].function, False
         for r in range(items[edge].readers, items[edge + 1].readers):
             g = units[tasks.readers[r]].function
             waiting[g].pending += g != f
+            leaves |= g != f
+        if leaves:
+            append(waiting[f], items, edge)
     for f in range(count):
         if waiting[f].pending == 0:
-            push(queue, 0.0, f)
+            push(queue, float(functions[f].first), f)
     while queue[0].key:
         f = queue[1].key
         pop(queue)
@@ -149,7 +147,7 @@ def sort_functions(tasks: Tasks, count: int) -> None:
                 if g != f:
                     waiting[g].pending -= 1
                     if waiting[g].pending == 0:
-                        push(queue, 0.0, g)
+                        push(queue, float(functions[g].first), g)
             edge = items[edge].next_out
     for u in range(len(units) - 1):
         units[u].function = functions[units[u].function].number
@@ -160,12 +158,11 @@ def cut_functions(tasks: Tasks, long: float) -> int:
     """Find the function of each unit, with units on devices; how many there are.
 
     Runs of at least so many calls are cut at seams. Functions are numbered in
-    topological order, the first call decides between several: mostly that is the order
-    of first calls.
+    topological order; the first call decides between several.
     """
-    units, items, spots = tasks.units, tasks.items, tasks.spots
+    units, spots = tasks.units, tasks.spots
     functions, total = tasks.functions, len(units) - 1
-    find_runs(units, items, spots, tasks.reads)
+    find_runs(units, spots, tasks.reads)
     count = first = 0 * total  # a literal would be compiled for anew
     for i in range(total):
         if spots[i].cut:
@@ -174,22 +171,10 @@ def cut_functions(tasks: Tasks, long: float) -> int:
     for i in range(total):
         unit = units[spots[i].unit]
         if i == 0 or spots[i - 1].cut or unit.key != units[spots[i - 1].unit].key:
-            functions[count].number = -1
+            functions[count].first = spots[i].unit
             count += 1
         unit.function = count - 1
-    first = 0 * total
-    for u in range(total):
-        function = functions[units[u].function]
-        if function.number < 0:
-            function.number = first
-            first += 1
-        units[u].function = function.number
-    for edge in range(tasks.counted.edges):
-        f = units[items[edge].source].function
-        for r in range(items[edge].readers, items[edge + 1].readers):
-            if units[tasks.readers[r]].function < f:
-                sort_functions(tasks, count)
-                return count
+    sort_functions(tasks, count)
     return count
 
 
@@ -241,7 +226,7 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
     out = kept[to] & ((by != source[to]) | weight[to])
     pairs = number[to[out]] * count + by[out]
     pairs, at = np.unique(pairs, return_inverse=True)
-    reads, by = tasks.reads, unit[owners(tasks.units.reads)]
+    reads, by = tasks.reads.edge, unit[tasks.reads.unit]
     into = kept[reads] & (by != source[reads])
     read_start, reads = rows(by[into], number[reads[into]], count)
     times = tasks.seconds.reshape(-1, 3, len(units))

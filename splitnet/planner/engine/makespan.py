@@ -24,6 +24,7 @@ _COPIES_FIRST = 1 << 62
 def set_up(tasks: Tasks, count: int) -> None:
     """Tasks of the functions: seconds, bytes, what they wait for and give to others."""
     units, items, edges = tasks.units, tasks.items, tasks.counted.edges
+    tasks.counted.stamp += 1
     run, functions = tasks.tasks, tasks.functions
     total, last = len(units) - 1, 2 * count - 1
     for number in range(3 * count):
@@ -65,7 +66,7 @@ def set_up(tasks: Tasks, count: int) -> None:
                 break
             root = items[root].view_of
         item.copied_as = root if units[items[root].source].function == f else i
-        item.leaves, item.last = 0, -1
+        item.leaves, item.last, item.function = 0, -1, f
         item.next_view = -1
         out, keeps = False, item.saved > 0
         for r in range(item.readers, items[i + 1].readers if i < edges else 0):
@@ -93,16 +94,13 @@ def set_up(tasks: Tasks, count: int) -> None:
             append(run[units[items[edge].source].function], items, edge)
     for e in range(len(tasks.contributions)):
         given = tasks.contributions[e]
-        where = run[units[given.unit].function].where
-        sums = tasks.sums[items[given.to].copied_as, where]
-        sums.missing = sums.wholes = 0
-        sums.row_bytes = sums.ended = 0.0
-    for e in range(len(tasks.contributions)):
-        given = tasks.contributions[e]
-        to, g = items[given.to].copied_as, units[given.unit].function
-        f = units[items[to].source].function
-        if to >= edges or f != g:
+        f, g = items[given.to].function, units[given.unit].function
+        if f != g or given.to >= edges:
+            to = items[given.to].copied_as
             sums = tasks.sums[to, run[g].where]
+            if sums.seen != tasks.counted.stamp:
+                sums.seen, sums.missing, sums.wholes = tasks.counted.stamp, 0, 0
+                sums.row_bytes = sums.ended = 0.0
             run[summing(f, to < edges, count)].pending += sums.missing == 0
             sums.missing += 1
             sums.wholes += given.row_bytes == 0.0

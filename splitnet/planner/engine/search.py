@@ -8,9 +8,9 @@ improve     one or two of the best assignments, or a new one: groups are merged 
             expensive edges, the clusters annealed, and refined while they are taken
             apart again
 
-A turn begins anew as often as that has helped of late. What is merged keeps to the
-assignment that a turn begins with; a new one is made of the clusters. The units of a
-step are merged with their groups, so that a coarse assignment is evaluated faster.
+What is merged keeps to the assignment that a turn begins with; a new one is made of the
+clusters. The units of a step are merged with their groups, so that a coarse assignment
+is evaluated faster.
 
 What devices hold at their peaks is estimated with the makespan, and for loads it is
 more than the sums of bytes. What the simulator finds above that lowers the capacity
@@ -35,7 +35,7 @@ from splitnet.planner.engine import annealing, load_graph, starts
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import random_state
 from splitnet.planner.engine.functions import merged
-from splitnet.planner.engine.load_graph import Bools, Floats, Ints
+from splitnet.planner.engine.load_graph import Floats, Ints
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import Tasks, tasks_of
 from splitnet.planner.engine.uncompiled import repaired, with_bytes_as_seconds
@@ -48,14 +48,11 @@ _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 # where so many times those, and of the capacity, are left an assignment is taken to fit
 # until the end. An estimate of so many times the capacity is not simulated.
 _KEPT, _ROOMY, _UNSURE, _TOO_FULL = 0.9, 2, 0.1, 1.2
-# Best assignments that are kept; a turn has helped if its answer is a good one.
-_ELITE, _GOOD = 10, 3
+_ELITE = 10  # best assignments that are kept
+_NEW = 0.15  # of the turns, those with a new start
 # List schedules to begin with; how often a turn goes on with the room that the peaks of
 # its answer need.
 _SCHEDULES, _CORRECTIONS = 10, 4
-# Of the turns, those with a new start; weight of the last turn in how often a kind of
-# turn has helped.
-_LEAST_NEW, _MOST_NEW, _RECENT = 0.1, 0.2, 0.2
 
 
 class Incumbent(NamedTuple):
@@ -113,7 +110,6 @@ class _Search:
         self.margin = np.zeros(problem.device_count)
         self.simulated: set[bytes] = set()
         self.elite: list[Incumbent] = []
-        self.helped = [1.0, 1.0]  # how often an old or a new start did, of late
         self.best = Incumbent(inf, np.zeros(groups, np.int64))
         self.sure = self.best  # of those whose peaks are known
         self.nearest = self.best  # the value is how full its fullest device is
@@ -169,7 +165,8 @@ class _Search:
         if peaks and value < self.sure.value:
             self.sure = one
         if self.takes(value):
-            self._add(one)
+            insort(self.elite, one, key=lambda member: member.value)
+            del self.elite[_ELITE:]
         return None
 
     def found(self) -> Incumbent:
@@ -180,19 +177,6 @@ class _Search:
             if np.all(self.problem.simulated(one.place)[1] <= self.capacity):
                 return one
         return self.sure if self.sure.value < inf else self.nearest._replace(value=inf)
-
-    def _add(self, one: Incumbent) -> None:
-        """Add to the best, instead of the worse one that cuts the most like nets."""
-
-        def cut(place: Ints) -> Bools:
-            where = load_graph.pins_per_device(self.problem.graph, place) > 0
-            return np.asarray(where.sum(axis=1) > 1)
-
-        if len(self.elite) >= _ELITE:
-            worse = [i for i, m in enumerate(self.elite) if m.value > one.value]
-            unlike = [(cut(one.place) ^ cut(self.elite[i].place)).sum() for i in worse]
-            del self.elite[worse[int(np.argmin(unlike))]]
-        insort(self.elite, one, key=lambda member: member.value)
 
     def with_room(self, margin: Floats) -> Problem:
         """The problem with the memory of each device, less a margin."""
@@ -212,13 +196,14 @@ class _Search:
     def begin(self, places: list[Ints]) -> None:
         """Keep the best start that fits: given, a single device or a list schedule.
 
-        Once the peaks of one had no room, schedules are left out.
+        Once the peaks of one had no room, schedules are left out. So are they with a
+        cut penalty: what is best without one is given then.
         """
         graph, groups = self.problem.graph, self.problem.group_count
         places += problems.single_devices(self.problem)
         places += [repaired(graph, place) for place in places]
         given = len(places)
-        if self.tasks is not None and self.free:
+        if self.tasks is not None and self.free and not self.problem.cut_penalty:
             for number in range(_SCHEDULES if self.budget.left else 0):
                 self.budget.spend((3.0 + 0.1 * self.problem.device_count) * groups)
                 noise = float(self.random.random()) if number else 0.0
@@ -256,11 +241,9 @@ class _Search:
 
     def _improve(self, target: Problem, tasks: Tasks | None) -> None:
         """Anneal a new assignment, a good one, or what two good ones share."""
-        random, groups, good = self.random, target.group_count, self.elite[:_GOOD]
-        share = self.helped[1] / sum(self.helped)
-        new = random.random() < min(_MOST_NEW, max(_LEAST_NEW, share))
-        new = not good or (new and (self.free or tasks is not None))
-        if new:
+        random, groups = self.random, target.group_count
+        new = random.random() < _NEW and (self.free or tasks is not None)
+        if new := new or not self.elite:
             start, margin = self.nearest.place, self.margin.copy()
             keep = start * (not self.free)
         else:
@@ -289,8 +272,6 @@ class _Search:
             margin[:] = np.maximum(margin, above)
             target, anew = self.with_room(above), False
             steps, clusters, self.hot = steps / 4, groups, 0.01
-        helped = any(a is not b for a, b in zip(self.elite, good))
-        self.helped[new] += _RECENT * (helped - self.helped[new])
 
     def _multilevel(
         self, level: _Level, place: Ints, keep: Ints, clusters: float, *, new: bool

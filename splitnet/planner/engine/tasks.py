@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from splitnet.planner.engine.compiler import compiled
-from splitnet.planner.engine.load_graph import Floats, Ints, rows_of
+from splitnet.planner.engine.load_graph import Floats, Ints, owners, rows_of
 from splitnet.planner.problem import Problem
 from splitnet.simulator.step_graph import StepGraph
 
@@ -38,7 +38,7 @@ backward tasks need while they run, and what the backward task makes first of al
 _SPOT = fields("unit cut made ends low high")
 """Units in the order of functions: whether one ends here, edges of a run that begin and
 end here, and a stack of runs to be cut. Before: lists of the units of runs."""
-_FUNCTION = fields("number backward")
+_FUNCTION = fields("first number backward")
 _TASK = fields(
     "pending first_out last_out where cause", "seconds tail ready saved need"
 )
@@ -48,13 +48,15 @@ the bytes that it saves or frees, and needs while it runs."""
 ITEM = fields(
     "source view_of readers "  # an edge that this is a view of, or -1; a list of units
     "saved returned "  # by its source; whether there are gradients of it
-    "copied_as next_view leaves next_out last seen",  # scratch
+    "function copied_as next_view leaves next_out last seen",  # scratch
     "bytes fixed",  # seconds of a copy, nan where the link decides
 )
 CONTRIBUTION = fields("unit to next_out", "row_bytes")
-_SUM = fields("missing wholes", "row_bytes ended")
+_READ = fields("unit source edge")
+_SUM = fields("missing wholes seen", "row_bytes ended")
 """Of an item's gradients on a device: contributors that have not run, those that do not
-send rows of a table only, bytes of the others' rows, and when the last one ended."""
+send rows of a table only, the stamp of the run, bytes of the others' rows, and when the
+last one ended."""
 _COPY = fields("moved source target by", "bytes")
 _EVENT = fields("key", "time")
 _COUNTED = fields("events sent stamp edges whole")
@@ -83,7 +85,7 @@ class Tasks(NamedTuple):
     queue: Records
     devices: Records
     links: Records
-    reads: Ints
+    reads: Records
     readers: Ints
     saves: Ints  # whether a reader saves what it reads
     seconds: Floats  # per device and task of a unit
@@ -115,7 +117,8 @@ def tasks_with(
     count, item_count = len(units) - 1, len(items) - 1
     given = np.bincount(contributions.to, minlength=item_count)
     most = np.minimum([np.diff(items.readers), given], len(devices))
-    copies = 1 + int(most.sum())
+    copies, unit = 1 + int(most.sum()), owners(units.reads)
+    read = records(_READ, len(reads), unit=unit, source=items.source[reads], edge=reads)
     return Tasks(
         units,
         records(_SPOT, count + 1),
@@ -126,7 +129,7 @@ def tasks_with(
         records(_SUM, item_count, len(devices)),
         records(_COPY, copies),
         records(_EVENT, 3 * count + copies + 1),
-        *(devices, links, reads, readers, saves, seconds),
+        *(devices, links, read, readers, saves, seconds),
         np.zeros(count + 1, np.int64),
         records(_COUNTED, 1, **counted)[0],
     )
