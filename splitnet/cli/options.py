@@ -112,8 +112,8 @@ def _for_typer(name: str, hint: Any, default: Any) -> Any:
 def search_options(options: Table) -> dict[str, Any]:
     """The options of `SEARCH` that were given, by the library's names."""
     given = {n: v for n, v in options.items() if n in SEARCH and v is not None}
-    if given.pop("inference", False):
-        given["training"] = False
+    if (inference := given.pop("inference", None)) is not None:
+        given["training"] = not inference
     slices, pins = given.pop("split", None), given.pop("pin", None)
     if slices:
         slices = [] if slices == ["none"] else slices
@@ -167,7 +167,11 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
         hint = "leave --batch out, or name the program of the model."
         raise sn.DeclarationError(f"{target!r} has its own batch; {hint}")
     machine = _machine_of(options)
-    if isinstance(held, sn.Plan):
+    if isinstance(held, sn.Plan):  # planned as it was, where nothing else is said
+        names = {"optimizer", "training", "costs"}
+        if "strategy" not in search:
+            names |= {"objective", "contiguity"} & options.keys()
+        search = {name: getattr(held, name) for name in names} | search
         return held.graph, machine or held.cluster, held, search
     if machine is not None:
         hint = "leave --cluster out."

@@ -63,7 +63,8 @@ class Device:
         check_fields(self, error=DeviceError)
         if device_name(self.name) != self.name or self.name in KINDS:
             raise DeviceError(f"Device: its name must be {device_name(self.name)!r}.")
-        if self.target != tensorflow_name(device_name(self.target)):
+        target = device_name(self.target)
+        if target in KINDS or self.target != tensorflow_name(target):
             raise DeviceError(f"Device: TensorFlow has no device {self.target!r}.")
 
     @property

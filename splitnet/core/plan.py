@@ -170,7 +170,7 @@ class Verdict:
         idle = [1.0 - share for share in plan.timeline.utilization.values() if share]
         mean, moved = sum(idle) / (len(idle) or 1), format_bytes(plan.transfer_bytes)
         facts = [f"{moved} transferred per step, devices idle {mean:.0%} of the step"]
-        if plan.bound > 0 and plan.value > 0:
+        if plan.bound > 0 and plan.value > 0 and not self.overfull:
             low = value_text(plan.objective, plan.bound, long=False)
             proof = f"lower bound {low} (gap {plan.gap:.0%})"
             optimal = plan.gap < 5e-4

@@ -214,14 +214,19 @@ def cluster_file(
     for number, row in enumerate(device):
         with errors.collected(faults, f"device[{number}]: "):
             devices.append(Device.of(**row))
-    usual = {"between": ("*", "*"), "bandwidth": link, "latency": latency}
-    for number, row in enumerate((*links, usual)):
+    usual: dict[str, Any] = {"bandwidth": link, "latency": latency}
+    with errors.collected(faults):
+        everywhere = default_link(**usual)
+    for number, row in enumerate(links):
         with errors.collected(faults, f"links[{number}]: "):
-            one = link_table(**row)
-            for ends in ((one.source, one.target), (one.target, one.source)):
-                made.setdefault(ends, replace(one, source=ends[0], target=ends[1]))
+            one = link_table(**usual | row)
+            a, b = one.source, one.target
+            if (a, b) in made:
+                raise DeviceError(f"the link of {a} and {b} is there already.")
+            made |= {(a, b): one, (b, a): replace(one, source=b, target=a)}
     if faults:
         raise DeviceError("invalid cluster.", faults)
+    made.setdefault(("*", "*"), everywhere)
     named = {n if ":" in n else f"{n}:0": one for n, one in (hosts or {}).items()}
     found = tuple(Host(name, str(address)) for name, address in named.items())
     return Cluster(tuple(devices), tuple(made.values()), found)

@@ -179,7 +179,10 @@ class Explanation:
 def explain(plan: Plan, name: str) -> Explanation:
     """As `Plan.explain`: the part moves with what near= binds to it; all else stays."""
     one, evaluator = plan[name], evaluator_of(plan)
-    others = (device.name for device in plan.cluster if device.name != one.device)
+    bound = any(call.cpu_only for call in plan.graph.calls_of[one.part])
+    able = (d.name for d in plan.cluster if d.kind == "cpu" or not bound)
+    fed = plan.graph.part[one.part].kind == "input"  # from the host alone
+    others = (name for name in able if name != one.device and not fed)
     found = (alternative(plan, evaluator, one.part, device) for device in others)
     reason = reason_text(plan, one)
     return Explanation(one, reason, plan.objective, plan.value, tuple(found))
@@ -191,8 +194,8 @@ def reason_text(plan: Plan, one: Placement) -> str:
         if fallback.part == one.part:
             return fallback.reason
     best = _BEST.get(plan.objective, "")
-    known = _REASONS.get(one.reason, one.reason)
-    return known.format(requested=one.requested, best=best)
+    known = _REASONS.get(one.reason, "")  # a file may give a reason of its own
+    return known.format(requested=one.requested, best=best) or one.reason
 
 
 def alternative(

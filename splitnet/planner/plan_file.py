@@ -13,7 +13,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.costs import Costs
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
-from splitnet.core.plan import Fallback, Placement, Plan
+from splitnet.core.plan import Fallback, Plan
 from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
@@ -25,11 +25,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A placement without its device, which is in `device_of`."""
+    """A placement; of another device in `device_of`, a person wrote that one."""
 
     part: str
     requested: str
     reason: str
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
         "splitnet_plan": VERSION,
         "device_of": dict(plan.device_of),
         "placements": tuple(
-            _Placed(p.part, p.requested, p.reason) for p in plan.placements
+            _Placed(p.part, p.requested, p.reason, p.device) for p in plan.placements
         ),
     }
     same = {one.name for one in fields(_File)} - known.keys()
@@ -107,14 +108,18 @@ def plan_from_dict(values: object) -> Plan:
     names = "objective", "costs", "optimizer", "training"
     options = {name: getattr(file, name) for name in names}
     plan = score(file.graph, file.cluster, file.device_of, **options)
-    known = {one.part: (one.requested, one.reason) for one in file.placements}
-    rows = (
-        Placement(one.part, one.device, *known.get(one.part, ("", "given")))
-        for one in plan.placements
-    )
+    known = {one.part: one for one in file.placements}
+    rows = []
+    for one in plan.placements:
+        old = known.get(one.part)
+        if old and old.device in ("", one.device):
+            one = replace(one, requested=old.requested, reason=old.reason)
+        rows.append(one)
     kept = (f for f in file.fallbacks if plan.device_of.get(f.part) == f.assigned)
-    names = "reused", "strategy", "contiguity", "ended_by_clock"
-    decisions: dict[str, Any] = {name: getattr(file, name) for name in names}
+    decided = ["reused", "contiguity"]
+    if all(one.reason != "given" for one in rows):  # as the search left it
+        decided += ["strategy", "ended_by_clock"]
+    decisions: dict[str, Any] = {name: getattr(file, name) for name in decided}
     plan = replace(plan, placements=tuple(rows), fallbacks=tuple(kept), **decisions)
     how = file.execution
     again = tuple(file.cluster[name].name for name in how.recompute)

@@ -29,6 +29,8 @@ def test_plan_of_a_saved_plan_shows_its_table_or_figures(cli, plan_file, tmp_pat
     assert load_plan(saved).device_of["left"] == "gpu:0"
     fallbacks = cli(f"plan {saved} --cluster gpu,cpu --json").answer["fallbacks"]
     assert [one["requested"] for one in fallbacks] == ["gpu:1"]
+    cli(f"{words} -o {saved} --objective memory --optimizer sgd --inference")
+    assert cli(f"plan {saved} --json").answer["value"] == load_plan(saved).value
     pins = "--pin left=gpu:1 --pin join=gpu:0,cpu"
     device_of = cli(f"{words} --json {pins}").answer["device_of"]
     assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")

@@ -49,6 +49,7 @@ def costs(**values):
 
 
 GPU = '[[device]]\nname = "gpu:0"\n'
+TO_ALL = '[[links]]\nbetween = ["*", "gpu:0"]\n'
 NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
 
 
@@ -75,6 +76,8 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (Cluster.load, f"{GPU}speed = 0", "more than zero"),
         (Cluster.load, f'{GPU}preset = "A1"', "no preset 'A1'"),
         (Cluster.load, f"{GPU}[[links]]\nbetween = 3", r"links\[0\]: .*between= must"),
+        (Cluster.load, f"{TO_ALL}{TO_ALL}{GPU}", r"links\[1\]: .* is there already"),
+        (Cluster.load, f'{GPU}target = "gpu"', "TensorFlow has no device 'gpu'"),
         (load_costs, costs(splitnet_costs=1), "splitnet_costs: Invalid enum value 1"),
         (load_costs, costs(costs=None), "costs: expected `object`"),
         (load_costs, costs(costs={"calls": [NEGATIVE]}), r"\[0\].forward: .*>= 0.0"),
@@ -281,7 +284,10 @@ device = [
     {name = "gpu:1", memory = "16 GiB", speed = "19.5 TFLOPS"},
     {name = "cpu", memory = "1.5 kB"},
 ]
-links = [{between = ["gpu:0", "gpu:1"], bandwidth = "0.3 TB/s"}]
+links = [
+    {between = ["gpu:0", "gpu:1"], bandwidth = "0.3 TB/s"},
+    {between = ["gpu:0", "cpu:0"], latency = "7 us"},
+]
 """
 
 
@@ -297,6 +303,8 @@ def test_load_reads_devices_and_links(tmp_path):
     assert box.link("gpu:1", "gpu:0").bytes_per_second == 300e9
     assert box.link("gpu:1", "cpu:0").bytes_per_second == 25e9
     assert box.link("gpu:1", "cpu:0").latency_seconds == pytest.approx(5e-6)
+    assert box.link("cpu:0", "gpu:0").bytes_per_second == 25e9
+    assert box.link("gpu:0", "gpu:1").latency_seconds == pytest.approx(5e-6)
     for spelled in ("/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/GPU:1"):
         assert box[spelled].name == "gpu:1"
 

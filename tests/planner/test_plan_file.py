@@ -48,15 +48,22 @@ def test_plan_file_round_trips(tmp_path, plan):
 
 
 def test_plan_file_may_be_edited_by_hand(tmp_path):
-    """The device that a person wrote is that of the plan, and of one with its pins."""
+    """The device that a person wrote is that of the plan, and of one with its pins.
+
+    Its reason is that person; the others keep theirs, of whatever letters.
+    """
     values, path = deepcopy(WHOLE), tmp_path / "plan.json"
     values["device_of"]["tell"] = "gpu:0"
+    values["placements"][2]["reason"] = "{0}"
     path.write_text(json.dumps(values))
     plan = load_plan(path)
 
     assert plan.device_of["tell"] == "gpu:0"
     assert plan.value > WHOLE["value"]
     assert not plan.fallbacks
+    assert plan.explain("tell").reason == "it was placed there by hand"
+    assert (plan.strategy, plan["join"].reason) == ("given", "merge")
+    assert plan.explain("see").reason == "{0}"
     for pins in (path, plan):
         again = sn.plan(plan.graph, BOX, pins=pins, time_limit=0.3)
         assert again.device_of == plan.device_of

@@ -63,6 +63,7 @@ NETS = {
     'The name "same" is used 2 times in the model': lambda: two("same"),
     "branch 'a' has no output 'no'; it returned": lambda: nested(lambda r: r["no"]),
     "branch 'a' has no output 5": lambda: nested(lambda ref: ref["p"][5]),
+    "no output 0; it": lambda: declared(layers.Dense(2), then=lambda ref: ref[0]),
     "has one output": lambda: declared(layers.Dense(2), then=lambda ref: [*ref]),
 }
 

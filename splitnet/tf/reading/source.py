@@ -235,7 +235,7 @@ class NetTrace:
             raise LookupError
         for key in value.path:
             try:
-                found = found[key]
+                found = (found if isinstance(found, dict | list | tuple) else {})[key]
             except (KeyError, IndexError, TypeError):
                 shapes = keras.tree.map_structure(lambda t: tuple(t.shape), found)
                 raise LookupError(
