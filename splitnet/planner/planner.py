@@ -265,6 +265,9 @@ class _Refusal:
                     what = "is pinned" if name in self.pinned else "must be"
                 need = format_bytes(self.need[group])
                 text += f"; {name!r} {what} there with {need}"
+            rest = taken - sum(self.need[group] for group in others)
+            if rest > 0.01 * room:
+                text += f"; updates and copies take {format_bytes(rest)}"
             yield _row(device, abs(room - taken), text)
 
     def _remedies(self) -> Iterator[str]:

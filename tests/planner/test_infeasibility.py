@@ -81,7 +81,7 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
     )
     assert needs.startswith("  needs     10.0 MiB  weights 2.00 MiB, gradients")
     assert gpu0.startswith("  gpu:0")
-    assert "'tell' is pinned there with 6.00 MiB" in gpu0
+    assert "'tell' is pinned there with 6.00 MiB; updates and copies take" in gpu0
     assert total.startswith("  in all")
     assert """on="gpu" instead of on="gpu:0" for 'see'""" in last
 
