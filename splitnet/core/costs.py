@@ -207,11 +207,8 @@ class Costs:
     def _calls(self) -> dict[tuple[str, str], list[CallSeconds]]:
         return grouped(self.calls, attrgetter("call", "device"))
 
-    def _seconds(self, call: Call, device: Device, phase: str) -> float:
-        """Measured seconds of a pass, else those that the call has, else the roofline.
-
-        Measured ones are scaled to the call's rows, known ones to its backward FLOPs.
-        """
+    def measured(self, call: Call, device: Device) -> CallSeconds | None:
+        """The row for calls like this one, if any."""
         flops = call.forward_flops / rows_of(call)
 
         def off(one: CallSeconds) -> float:
@@ -221,9 +218,18 @@ class Costs:
             like = self._calls.get((signature(call), where), ())
             near = min(like, key=off, default=None)
             if near and off(near) <= _SAME_FLOPS * flops:
-                fixed: float = getattr(near, f"{phase}_fixed")
-                share: float = (getattr(near, phase) - fixed) / near.rows
-                return fixed + share * rows_of(call)
+                return near
+        return None
+
+    def _seconds(self, call: Call, device: Device, phase: str) -> float:
+        """Measured seconds of a pass, else those that the call has, else the roofline.
+
+        Measured ones are scaled to the call's rows, known ones to its backward FLOPs.
+        """
+        if near := self.measured(call, device):
+            fixed: float = getattr(near, f"{phase}_fixed")
+            share: float = (getattr(near, phase) - fixed) / near.rows
+            return fixed + share * rows_of(call)
         ahead = call.forward_flops
         work, times = (ahead, 1) if phase == "forward" else (call.backward_flops, 2)
         known = dict(call.seconds_on).get(device.kind)
@@ -272,5 +278,6 @@ def load_costs(costs: Any) -> Any:
     """A cost model as given, or from its file; `PlanFileError` names what is wrong."""
     if isinstance(costs, str | PathLike):
         build = partial(decode, kind=_CostFile)
-        return load_json(Path(costs), "cost table", build).costs
+        what = "cost table (version 2, as `splitnet measure` makes it)"
+        return load_json(Path(costs), what, build).costs
     return costs

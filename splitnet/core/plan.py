@@ -177,8 +177,13 @@ class Verdict:
             facts.append("optimal under these constraints" if optimal else proof)
         if plan.ended_by_clock:
             facts.append("the time limit ended the search")
-        if plan.objective != "memory" and plan.costs == Costs():
-            facts.append("times are estimated, not measured")
+        if plan.objective != "memory" and isinstance(plan.costs, Costs):
+            calls = [call for call in plan.graph.calls if call.moved_bytes]
+            where = (plan.cluster[plan.device_of[call.part]] for call in calls)
+            count = [*map(plan.costs.measured, calls, where)].count(None)
+            some = f" of {count} of {len(calls)} calls" * (count < len(calls))
+            if count or not calls:
+                facts.append(f"times{some} are estimated, not measured")
         lines = [self.headline, f"{'; '.join(facts)}."]
         if self.strategies is not None:
             best, times = self.strategies.best, []

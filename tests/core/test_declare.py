@@ -78,7 +78,7 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (Cluster.load, f"{GPU}[[links]]\nbetween = 3", r"links\[0\]: .*between= must"),
         (Cluster.load, f"{TO_ALL}{TO_ALL}{GPU}", r"links\[1\]: .* is there already"),
         (Cluster.load, f'{GPU}target = "gpu"', "TensorFlow has no device 'gpu'"),
-        (load_costs, costs(splitnet_costs=1), "splitnet_costs: Invalid enum value 1"),
+        (load_costs, costs(splitnet_costs=1), "version 2, .*: Invalid enum value 1"),
         (load_costs, costs(costs=None), "costs: expected `object`"),
         (load_costs, costs(costs={"calls": [NEGATIVE]}), r"\[0\].forward: .*>= 0.0"),
     ],

@@ -7,12 +7,13 @@ import pytest
 
 import splitnet as sn
 from splitnet.core.cluster import Cluster, Link
+from splitnet.core.costs import CallSeconds, Costs
 from splitnet.core.errors import DeclarationError, PlanFileError
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan, plan_graph
 from tests.zoo import MIB, chain, random_dag, shared, two_towers, wide
 
-BOX = Cluster.of("2*gpu", "cpu")
+BOX, GPU = Cluster.of("2*gpu", "cpu"), {"*": "gpu"}
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="10 MiB")
 
 
@@ -44,7 +45,11 @@ def test_verdict_looks_at_every_device_that_differs():
 
     assert verdict.single_device == "gpu:1"
     assert verdict.single_device_value == pytest.approx(alone.value)
-    full = sn.score(chain(2), Cluster.of("gpu", "cpu", memory=1), {"*": "gpu"})
+    rows = (CallSeconds("Dense (8192)", "gpu", 1.0, rows=32, flops=1e10),)
+    calls = tuple(replace(call, moved_bytes=1.0) for call in chain(2).calls)
+    some = sn.plan(replace(chain(2), calls=calls), BOX, pins=GPU, costs=Costs(rows))
+    assert "; times of 1 of 3 calls are estimated, not" in str(some.verdict)
+    full = sn.score(chain(2), Cluster.of("gpu", "cpu", memory=1), GPU)
     assert "optimal" not in str(full.verdict)
 
 

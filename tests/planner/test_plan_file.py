@@ -48,10 +48,7 @@ def test_plan_file_round_trips(tmp_path, plan):
 
 
 def test_plan_file_may_be_edited_by_hand(tmp_path):
-    """The device that a person wrote is that of the plan, and of one with its pins.
-
-    Its reason is that person; the others keep theirs, of whatever letters.
-    """
+    """The device that a person wrote is that of the plan, and of one with its pins."""
     values, path = deepcopy(WHOLE), tmp_path / "plan.json"
     values["device_of"]["tell"] = "gpu:0"
     values["placements"][2]["reason"] = "{0}"
