@@ -294,6 +294,9 @@ def _full_placement(
             full[part] = (same or [cluster[name]])[0].name
         except DeviceError as error:
             raise DeviceError(f"part {key!r}: {error}") from None
+    if away := [name for name in inputs if full[name] != cluster.home.name]:
+        home = f"inputs are fed from the host and stay on {cluster.home.name}"
+        raise DeviceError(f"{home}, so leave out: {', '.join(away[:8])}.")
     return full
 
 

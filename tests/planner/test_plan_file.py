@@ -100,6 +100,7 @@ def first_device(**changes):
         (lambda v: v["device_of"].pop("see"), "left out: see"),
         (lambda v: v["device_of"].update(sea="gpu:0"), "sea"),
         (lambda v: v["device_of"].update(see="gpu:9"), "no device 'gpu:9' here"),
+        (lambda v: v["device_of"].update(words="gpu:1"), "host .* leave out: words"),
         (graph(batch=True), "graph.batch: expected `int`, got `bool`"),
         (graph(calls=[{}]), r"graph.calls\[0\]: missing required field `name`"),
         (graph(parts=[{"name": "a", "on": [3]}]), r"\[0\].on\[0\]: expected `str`"),
