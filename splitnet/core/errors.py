@@ -116,7 +116,9 @@ def parse_quantity(value: object, what: str, unit: str) -> float:
     if isinstance(value, str):
         digits = r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)"
         pattern = rf"{digits}\s*(?:({'|'.join(scales)}){spelled})?"
-        if match := re.fullmatch(pattern, value.strip().lower(), re.ASCII):
+        bits = re.search(r"[KMGTP]b/s", value)  # not bytes
+        text = value.strip().lower().replace("\u03bc", "u")  # the Greek letter
+        if not bits and (match := re.fullmatch(pattern, text, re.ASCII)):
             number = float(match[1]) * scales[match[2] or ""]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = value

@@ -45,9 +45,9 @@ def test_verdict_looks_at_every_device_that_differs():
 
     assert verdict.single_device == "gpu:1"
     assert verdict.single_device_value == pytest.approx(alone.value)
-    rows = (CallSeconds("Dense (8192)", "gpu", 1.0, rows=32, flops=1e10),)
+    costs = Costs((CallSeconds("Dense (8192)", "gpu", 1.0, rows=32, flops=1e10),))
     calls = tuple(replace(call, moved_bytes=1.0) for call in chain(2).calls)
-    some = sn.plan(replace(chain(2), calls=calls), BOX, pins=GPU, costs=Costs(rows))
+    some = sn.plan(replace(chain(2), calls=calls), BOX, pins=GPU, costs=costs)
     assert "; times of 1 of 3 calls are estimated, not" in str(some.verdict)
     full = sn.score(chain(2), Cluster.of("gpu", "cpu", memory=1), GPU)
     assert "optimal" not in str(full.verdict)
