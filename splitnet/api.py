@@ -16,6 +16,7 @@ from splitnet.core.net import Net
 from splitnet.core.plan import Plan, PlanOptions, ScoreOptions, StrategyComparison
 from splitnet.planner import analysis, evaluate, what_if
 from splitnet.planner.plan_file import load_plan
+from splitnet.planner.problem import in_calls
 from splitnet.planner.strategies import auto
 from splitnet.planner.strategies.candidates import compare_plan
 from splitnet.planner.strategies.space import Limits
@@ -58,8 +59,9 @@ def plan(
             "pipeline". None: "convex" for the throughput of a Keras model, if it fits.
         seed: of the random moves of the search, 0.
         cut_penalty: share of the objective traded for fewer device crossings, 0.02.
-        regroup: whether calls are placed one by one, and the parts of the plan are
-            those that then run together; always so for a Keras model.
+        regroup: whether calls are placed one by one, but for those of a declared
+            branch, and the parts of the plan are those that then run together; always
+            so for a Keras model.
         nested: models inside a Keras model: "expand" or "keep"; see `read`.
         on_progress: called with the share of the search done and the best value so far.
         strategy: "auto" chooses how to use the devices as well: one of them, branches,
@@ -131,13 +133,10 @@ def _read(
         pins = pins_as_built(given, graph, cluster, options.nested)
     elif isinstance(pins, str | PathLike):
         pins = load_plan(Path(pins))
-    known = replace(
-        options,
-        costs=load_costs(options.costs),
-        pins=pins,
-        regroup=options.regroup or not isinstance(source, Net | Graph),
-    )
-    return source, graph, cluster, known
+    again = options.regroup or not isinstance(source, Net | Graph)
+    costs = load_costs(options.costs)
+    known = replace(options, costs=costs, pins=pins, regroup=again)
+    return source, in_calls(graph) if again else graph, cluster, known
 
 
 def _limits(source: Any, options: PlanOptions) -> Any:

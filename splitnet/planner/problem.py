@@ -270,6 +270,22 @@ def single_devices(problem: Problem) -> list[Ints]:
     ]
 
 
+def in_calls(graph: Graph) -> Graph:
+    """The graph with a part per call; what is declared or bound stays whole."""
+    bound = {name for part in graph.parts for name in (*part.near, *part.apart)}
+    parts, calls = [], dict(graph.call)
+    for one in graph.parts:
+        its = graph.calls_of[one.name]
+        declared = one.where or one.kind != "branch" or one.near or one.apart
+        if declared or one.name in bound or len(its) < 2:
+            parts.append(one)
+            continue
+        for call in its:
+            parts.append(replace(one, name=call.name))
+            calls[call.name] = replace(call, part=call.name)
+    return replace(graph, calls=tuple(calls.values()), parts=tuple(parts))
+
+
 def bind_shared_weights(graph: Graph) -> Graph:
     """Bind parts that share weights by near=, unless they request unlike devices."""
     near: dict[str, dict[str, None]] = {}
