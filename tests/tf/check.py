@@ -142,12 +142,12 @@ def trained(model, case, watch=contextlib.nullcontext):
 
 
 @contextlib.contextmanager
-def in_float64():
-    def use(kind):
-        keras.config.set_floatx(kind)
-        keras.config.set_dtype_policy(kind)
+def in_policy(policy):
+    def use(policy):
+        keras.config.set_floatx("float64" if policy == "float64" else "float32")
+        keras.config.set_dtype_policy(policy)
 
-    use("float64")
+    use(policy)
     try:
         yield
     finally:

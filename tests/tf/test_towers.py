@@ -8,14 +8,14 @@ from keras import layers
 import splitnet as sn
 from splitnet.core.graph import Towers
 from splitnet.tf.parallel.data_parallel import towers_of
-from tests.tf.check import emitted, in_float64, numbers, sgd
+from tests.tf.check import emitted, in_policy, numbers, sgd
 from tests.tf.zoo.ways import FOUR, TWO, towered
 
 
 @pytest.fixture
 def double_precision():
     """Layers in float64, where the order of a sum does not show."""
-    with in_float64():
+    with in_policy("float64"):
         yield
 
 

@@ -1,6 +1,5 @@
 """Placed equals unplaced: outputs, losses, gradients, weights, state; and proven."""
 
-import contextlib
 from dataclasses import replace
 
 import keras
@@ -8,7 +7,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import assert_same, in_float64
+from tests.tf.check import assert_same, in_policy
 from tests.tf.zoo import MODELS, NETS, ZOO, two_branches
 
 pytestmark = pytest.mark.slow
@@ -22,7 +21,8 @@ def test_placed_equals_plain(name, cluster):
     """Also models that nobody declared, cut at every call; and all is where planned."""
     keras.utils.set_random_seed(0)
     double = name in DOUBLE
-    with in_float64() if double else contextlib.nullcontext():
+    policy = name if name == "mixed_float16" else "float32"
+    with in_policy("float64" if double else policy):
         case = ZOO[name]()
         if name in MODELS and not case.pins:
             calls = sn.read(case.source, batch=case.sizes[0]).calls

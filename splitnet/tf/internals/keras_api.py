@@ -187,15 +187,21 @@ def without_values() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without(scope: str) -> Iterator[None]:
+    """Leave a scope of Keras in this block: "stateless_scope", or "autocast_scope"."""
+    outer = get_global_attribute(scope)
+    set_global_attribute(scope, None)
+    try:
+        yield
+    finally:
+        set_global_attribute(scope, outer)
+
+
+@contextlib.contextmanager
 def with_values() -> Iterator[None]:
     """Make variables with memory of their own inside `without_values`."""
-    outer = get_global_attribute("stateless_scope")
-    set_global_attribute("stateless_scope", None)
-    try:
-        with tf.init_scope():
-            yield
-    finally:
-        set_global_attribute("stateless_scope", outer)
+    with without("stateless_scope"), tf.init_scope():
+        yield
 
 
 def needs_memory(error: Exception) -> bool:

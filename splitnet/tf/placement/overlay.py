@@ -90,6 +90,7 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
     """As `Functional.call`, by part functions in graphs, elsewhere call by call."""
 
     @functools.wraps(model.call)
+    @keras_api.without("autocast_scope")  # only layers cast their weights
     def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         flat = keras_api.standardized_inputs(model, inputs)
         if mask is not None:

@@ -163,13 +163,11 @@ def losses_inside():
 @case
 def mixed_float16():
     """Cuts in float16, weights in float32; the loss scale falls and rises."""
-    dtype = keras.DTypePolicy("mixed_float16")
     net = sn.Net("mixed")
     x = net.input("x", (6,))
-    left = layers.Dense(5, activation="relu", dtype=dtype)
-    a = net.branch("left", x, left, on="gpu:0")
-    b = net.branch("right", x, layers.Dense(5, dtype=dtype), on="gpu:1")
-    both = net.merge("both", [a, b], layers.Concatenate(dtype=dtype))
+    a = net.branch("left", x, layers.Dense(5, activation="relu"), on="gpu:0")
+    b = net.branch("right", x, layers.Dense(5), on="gpu:1")
+    both = net.merge("both", [a, b], layers.Concatenate())
     net.output(net.branch("head", both, layers.Dense(2, dtype="float32"), on="gpu:0"))
 
     def scaled():
