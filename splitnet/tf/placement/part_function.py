@@ -107,7 +107,7 @@ class StateScope(keras.StatelessScope):
         super().__init__(mapping, collect_losses=True, initialize_variables=False)
         self.assigned: dict[int, Any] = {}
         self.captured: set[int] = set()
-        self._weights = {id(variable) for variable, _ in weights}
+        self._weights = {id(variable): value for variable, value in weights}
         self._entered = tf_api.functions_entered()
 
     def get_current_value(self, variable: Any) -> Any:
@@ -123,8 +123,12 @@ class StateScope(keras.StatelessScope):
         variable, value = update
         self.assigned[id(variable)] = variable
         value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
-        # A variable that is assigned and read again has no gradient either.
-        super().add_update((variable, tf.stop_gradient(value)))
+        # A variable that is assigned and read again has no gradient of that value
+        # either; a weight has its own, as SpectralNormalization's.
+        value = tf.stop_gradient(value)
+        if (weight := self._weights.get(id(variable))) is not None:
+            value += weight - tf.stop_gradient(weight)
+        super().add_update((variable, value))
 
     def updates(
         self, states: Iterable[tuple[Any, Any]]

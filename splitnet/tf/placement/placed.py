@@ -116,8 +116,10 @@ class Run:
         return self.shared.states[id(variable)][0 if first else 1]
 
     def assign(self, variable: Any, value: Any) -> None:
-        """Give a state variable a new value, at its home."""
-        before = self.state(variable, first=True)
+        """Give a variable a new value, at its home; a weight is read again then."""
+        before, known = self.state(variable, first=True), self.shared.weights
+        for key in [key for key in known if key[0] == id(variable)]:
+            del known[key]
         with tf.device(device_of(variable)):
             variable.assign(value)
         self.shared.states[id(variable)] = (before, value)

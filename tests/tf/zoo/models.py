@@ -265,9 +265,13 @@ class Centred(layers.Layer):
 
 @model
 def state_that_is_away():
-    """No gradient flows through it: Keras reads a variable again when it is set."""
+    """No gradient flows through it: Keras reads a variable again when it is set.
+
+    A weight that is set has the gradient of what it is set to.
+    """
     first, centred = keras.Input((6,)), Centred(name="c")
-    found = layers.Dense(5, name="d")(centred(layers.Dense(5)(first)))
-    built = keras.Model(first, layers.Dense(2, name="e")(centred(found)))
+    scaled = layers.SpectralNormalization(layers.Dense(5), name="d")
+    found = scaled(centred(layers.Dense(5)(first)))
+    built = keras.Model(first, layers.Dense(2, name="e")(scaled(centred(found))))
     pins = {"c": "gpu:1", "c@2": "gpu:0", "d": "gpu:2"}
     return replace(made_up(built), pins=pins)
