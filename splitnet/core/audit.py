@@ -52,8 +52,9 @@ class SeenCopy:
     """A tensor that crossed devices in the graph that ran; `bytes` may be unknown.
 
     `kind` is "input", "activation", "gradient", "weights", "weights gradient",
-    "update", "mask", "target" (labels or sample weights, sent to a loss), "state"
-    (seeds and moving averages, sent back by a call on another device) or "other".
+    "update", "mask", "logits" (of probabilities that are sent too), "target" (labels or
+    sample weights, sent to a loss), "state" (seeds and moving averages, sent back by a
+    call on another device) or "other".
     """
 
     name: str
@@ -230,7 +231,7 @@ class _Comparison:
         """Planned and actual bytes by route; what crosses without a plan is found."""
         copies: dict[_Route, list[SeenCopy]] = defaultdict(list)
         for copy in self.seen.copies:  # an input is planned as its part's activation
-            kind = "activation" if copy.kind == "input" else copy.kind
+            kind = "activation" if copy.kind in ("input", "logits") else copy.kind
             copies[copy.source, copy.target, kind].append(copy)
         planned, moved = self._planned_bytes(), {}
         passes = self._gradient_passes()
@@ -241,6 +242,7 @@ class _Comparison:
             moved[route] = due, actual
             most = due * (passes if "gradient" in kind else 1)
             crossed = [c for c in its if c.bytes is None or c.bytes > _TOLERATED_BYTES]
+            crossed = [c for c in crossed if c.kind != "logits"]  # not in any plan
             unknown = not most and any(copy.bytes is None for copy in its)
             excess = unknown or sum(copy.bytes or 0 for copy in crossed) > most
             if excess and kind not in ("mask", "target", "state"):

@@ -19,7 +19,7 @@ from splitnet.core.audit import SeenCopy, SeenOp
 from splitnet.core.plan import Plan
 from splitnet.core.replication import batch_shares, tower_part
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.internals.keras_api import variables_of
+from splitnet.tf.internals.keras_api import CARRIED_SCOPE, variables_of
 from splitnet.tf.internals.tf_api import walk
 from splitnet.tf.placement.device_function import (
     CALLS,
@@ -43,6 +43,8 @@ _SENDS = ("_Send", "_HostSend")
 _RECEIVES = ("_Recv", "_HostRecv")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile")
 _INSIDE = re.compile(r"^.*/(?:then|else|body|cond)/_\d+/")
+# What TensorFlow makes of a `tf.cond`, for one of its results, and of a sum.
+_MADE_OF = re.compile(r"/output/_\d+$|ArithmeticOptimizer/AddOpsRewrite_(?!Leaf)")
 _PREFIX = re.compile(  # the calls that a step is inlined from, and the loop of steps
     r"^(?:Func/)?(?:(?!(?:^|/)sn_|gradient_tape/).)*?PartitionedCall(?:_\d+)?/"
     r"(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)*"
@@ -192,7 +194,7 @@ class ExecutedStep:
 
     def traced(self, plain: str) -> Any:
         """The traced op of an executed one, in a step's graph or a branch inside."""
-        for known in dict.fromkeys((plain, _INSIDE.sub("", plain))):
+        for known in (plain, _INSIDE.sub("", plain), _MADE_OF.sub("", plain)):
             for graph in self._graphs:
                 with contextlib.suppress(KeyError, ValueError):
                     return graph.get_operation_by_name(known)
@@ -296,6 +298,8 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
         elements = _elements(step, tensor, step.samples(users))
         if elements is None or elements > 1:
             kind = "mask" if dtype == tf.bool else _kind(step, name, producer, readers)
+            if kind == "activation" and all(CARRIED_SCOPE in r.name for r in readers):
+                kind = "logits"
             size = None if elements is None else int(elements * dtype.size)
             yield SeenCopy(name, kind, source, target, size)
 
@@ -370,6 +374,8 @@ def _elements(step: ExecutedStep, tensor: str, samples: float) -> float | None:
         count = len(producer.attr["Tout"].list.type)
         if count < len(shapes):  # TensorFlow drops outputs that nothing reads
             shapes = [one.shape for one in op.outputs if one.consumers()]
+    if producer is not None and producer.op == "Merge" and len({*map(str, shapes)}) > 1:
+        return None  # one of several results of a `tf.cond`
     shapes = shapes[int(index or 0) :]
     if not shapes or shapes[0].rank is None or None in shapes[0][1:]:
         return None

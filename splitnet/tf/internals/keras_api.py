@@ -29,6 +29,7 @@ __all__ += ["operation_fn", "set_mask"]
 
 CARRIED = ("_keras_mask", "_keras_logits")
 """What Keras attaches to a tensor: the mask, and the logits of a probability."""
+CARRIED_SCOPE = "keras_carried"  # the name scope of ops that move it
 
 
 def nodes_of(model: Any) -> list[Any]:

@@ -62,7 +62,8 @@ class Shards:
         for name in CARRIED:
             attached = [getattr(piece, name, None) for piece in pieces]
             if all(one is not None for one in attached):
-                setattr(whole, name, tf.concat(attached, 0)[: self.extent])
+                with tf.name_scope(keras_api.CARRIED_SCOPE):
+                    setattr(whole, name, tf.concat(attached, 0)[: self.extent])
         return whole
 
     def mean(self, values: list[Any]) -> Any:

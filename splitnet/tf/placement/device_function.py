@@ -159,7 +159,8 @@ def where(tensor: Any) -> str:
     """The canonical device of a tensor, also of a capture or a variable's value."""
     while not hasattr(tensor, "numpy"):
         op = tensor.op
-        if op.device:
+        captured = op.type == "Placeholder" and tensor.dtype == tf.resource
+        if op.device and not captured:  # which has the device of its first reader
             return canonical(op.device)
         if op.type == "Placeholder":
             captures = tensor.graph.captures

@@ -18,7 +18,7 @@ from splitnet.core.plan import Plan
 from splitnet.core.replication import fold, tower_part, weights_part
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.keras_api import CARRIED, variables_of
+from splitnet.tf.internals.keras_api import CARRIED, CARRIED_SCOPE, variables_of
 from splitnet.tf.placement.device_function import canonical, device_of, transfer
 from splitnet.tf.reading.flatten import Flow, Site
 
@@ -90,7 +90,8 @@ class Run:
             for name in CARRIED:
                 attached = getattr(value, name, None)
                 if attached is not None:
-                    setattr(copy, name, transfer(attached, "", target))
+                    with tf.name_scope(CARRIED_SCOPE):
+                        setattr(copy, name, transfer(attached, "", target))
             self._copies[key] = value, copy
         return self._copies[key][1]
 

@@ -10,6 +10,10 @@ from tests.tf.check import emitted
 
 SENT = ("activation", "gradient", "weights", "weights gradient")
 TWO = ["gpu:0", "gpu:1"]
+RATES = [
+    keras.optimizers.schedules.PiecewiseConstantDecay([2, 4], [0.1, 0.2, 0.3]),
+    keras.optimizers.schedules.CosineDecay(0.1, 6, warmup_target=0.2, warmup_steps=3),
+]
 
 
 def audited(source, cluster, *, batch=8, pins=None, optimizer="adam", **way):
@@ -132,6 +136,19 @@ def test_gradients_of_a_shared_table_are_the_rows_looked_up(cluster):
     sent = {ends: size for ends, size in moved.items() if "weights g" in ends[2]}
     size = 32 * 5 * (4 + 1) * 4
     assert sent == {("gpu:1", "gpu:0", "weights gradient"): (size, size)}
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_what_a_step_does_around_its_parts(rate, cluster):
+    """A table decays where it is; a rate is no transfer; a metric reads no logits."""
+    net = sn.Net("around")
+    body = [layers.Embedding(20, 6), layers.Flatten(), layers.Dense(40, "softmax")]
+    words = net.input("words", (5,), "int32")
+    net.output(net.towers("all", words, body, on=TWO, weights_on="gpu:2"))
+    compiled = keras.optimizers.AdamW(rate), "sparse_categorical_crossentropy"
+    model = emitted(net, cluster, {}, None, batch=8)
+    model.compile(*compiled, metrics=["accuracy"])
+    sn.audit(model, None, (np.ones((8, 5), "int32"), np.ones(8))).check()
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])
