@@ -118,9 +118,9 @@ def odd(kind, *args, **attached):
     return layer
 
 
-def around(layer):
+def around(layer, first=None):
     x = keras.Input((3,), name="x")
-    seen = layers.Dense(3, name="first")(x)
+    seen = (first or layers.Dense(3, name="first"))(x)
     return keras.Model(x, layers.Dense(2, name="last")(layer(seen)), name="odd")
 
 
@@ -210,21 +210,22 @@ ABS = keras.ops.abs
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: odd(Silent, lambda t: t + 1), "odd: NotImplementedError"),
-        (lambda: odd(Forgetful, 5), r"odd: its variables are kernel\(3, 5\), the"),
-        (lambda: odd(Attached, function=ABS), "odd: a copy cannot be called: Attribut"),
-        (lambda: odd(Forgetful, 2, 2.0), "odd: factor is 2.0, in the copy"),
+        (lambda _: odd(Silent, lambda t: t + 1), "odd: NotImplementedError"),
+        (lambda first: odd(Silent, first), "odd: NotImplementedError"),
+        (lambda _: odd(Forgetful, 5), r"odd: its variables are kernel\(3, 5\), the"),
+        (lambda _: odd(Attached, function=ABS), "odd: a copy cannot be called: Att"),
+        (lambda _: odd(Forgetful, 2, 2.0), "odd: factor is 2.0, in the copy"),
     ],
 )
 def test_layer_that_its_configuration_forgets_is_used_itself(
     make, why, cluster, tmp_path
 ):
-    """The very layer runs in the placed model; one warning and the plan say so."""
-    model = around(make())
-    x = np.ones((2, 3), "float32")
+    """The very layer runs, and one that it shares; one warning and the plan say so."""
+    x, first = np.ones((2, 3), "float32"), layers.Dense(3, name="first")
+    model = around(make(first), first)
     plain = model(x)
     with pytest.warns(UserWarning, match=f"(?s)cannot be rebuilt.*{why}"):
-        placed = emitted(model, cluster, batch=4, pins={"odd": "gpu:1"})
+        placed = emitted(model, cluster, batch=4, pins={"[fo]*": "gpu:1"})
 
     plan = sn.plan_of(placed)
     plan.save(tmp_path / "plan.json")
@@ -232,7 +233,8 @@ def test_layer_that_its_configuration_forgets_is_used_itself(
     assert sn.load_plan(tmp_path / "plan.json").reused == plan.reused
     assert "the source's own layer" in sn.table(plan)
     assert placed.get_layer("odd") is model.get_layer("odd")
-    assert placed.get_layer("first") is not model.get_layer("first")
+    assert (placed.get_layer("first") is first) == ("first" in plan.reused)
+    assert len(placed.weights) == len(model.weights)
     with pytest.warns(UserWarning, match="source's are used\\.\n"):
         sn.unplace(placed)  # takes the layer as well, and leaves it where it is
     weights = placed.get_layer("odd").weights

@@ -34,9 +34,14 @@ def clone(
     its order, names and paths. `move` says whether layers that are used themselves are
     moved to their devices, and with them a placed model that has them.
     """
-    cloner = Cloner(device_of, copy=copy, originals=blueprint.originals)
+    held, more = dict[int, str](), True
     with keras_api.random_states_kept():
-        model, _ = cloner.model(blueprint.model)
+        while more:
+            cloner = Cloner(device_of, copy=copy, originals=blueprint.originals)
+            cloner.held = held
+            model, _ = cloner.model(blueprint.model)
+            more = cloner.copied_though_held()
+            held |= more
         cloner.finish()
     if move:
         cloner.move_used()
@@ -72,6 +77,7 @@ class Cloner:
         # The devices of layers that are used as they are.
         self._used: dict[int, str | None] = {}
         self._filled: set[int] = set()  # copies
+        self.held: dict[int, str] = {}  # why a layer must be used as it is, by its id
 
     def of(self, operation: Any) -> Any:
         """The copy of a layer, a nested model or a raw operation."""
@@ -167,13 +173,26 @@ class Cloner:
             if self._source(original).built:
                 rebuild.carry_assets(self._source(original), copy)
 
+    def copied_though_held(self) -> dict[int, str]:
+        """Layers that were copied and are inside of one that is used as it is."""
+        used = [self._copies[number][1] for number in self._used]
+        holder = {id(one): layer.name for layer in used for one in sublayers(layer)}
+        return {
+            number: f"it is inside of {holder[id(source)]!r}, which is used"
+            for number, (original, _) in self._copies.items()
+            if number not in self._used
+            and id(source := self._source(original)) in holder
+        }
+
     def move_used(self) -> None:
         """Move the variables of layers that are used as they are to their devices."""
+        moved: set[int] = set()  # a variable of several goes to that of the first
         for number, device in self._used.items():
             layer = self._copies[number][1]
             for variable in [*variables_of(layer), *layer.metrics_variables]:
-                if device:
+                if device and id(variable) not in moved:
                     keras_api.move_value(variable, device)
+                    moved.add(id(variable))
             for inner in sublayers(layer):  # traced with variables at their old place
                 tf_api.forget_traces(inner, rebuild.held_functions(inner))
 
@@ -183,6 +202,8 @@ class Cloner:
             copy = keras_api.without_nodes(operation)
         elif not self._copying and self._has_values(operation):
             return self._use(operation)
+        elif id(operation) in self.held:
+            return self._use(operation, self.held[id(operation)])
         elif isinstance(operation, keras.Sequential):
             first = []
             if operation.built and operation.inputs:
