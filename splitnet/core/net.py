@@ -193,12 +193,14 @@ class Net(Pictured):
         named = [*{branch.name: branch for branch in self.branches}.values()]
         pins = {b.name: b.on for b in named if len(b.on) == 1 and ":" in b.on[0]}
         found = [*self._faults]
-        first: dict[tuple[bool, str], Branch] = {}
+        first: dict[tuple[object, ...], Branch] = {}
         for one in (*self.branches, *self.outputs):
-            key = one.kind == "output", one.name
-            if one.name and (other := first.setdefault(key, one)) is not one:
+            ends, name, path = one.kind == "output", one.name, ()
+            if ends and not name:  # it has that of its branch
+                name, path = one.inputs.name, one.inputs.path
+            if name and (other := first.setdefault((ends, name, path), one)) is not one:
                 taken = f"is taken by the {other.kind} at {other.where}"
-                found.append(f"{one.where}: the name {one.name!r} {taken}.")
+                found.append(f"{one.where}: the name {name!r} {taken}.")
         if not self.outputs:
             what = "has no output; say net.output(ref) for each."
             found.append(f"net {self.name!r} {what}")
