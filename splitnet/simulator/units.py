@@ -10,13 +10,14 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import networkx as nx
 
 from splitnet.core.cluster import Device
 from splitnet.core.costs import CostModel
+from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape, grouped
 from splitnet.core.replication import MOMENTS
 
@@ -212,6 +213,11 @@ def call_seconds(
                 if adds and made:
                     back[i] += costs.update_seconds(made, device, "sgd")
                 back[i] += ahead[i] * (call.part in recompute)
+            if not (0 <= ahead[i] < inf and 0 <= back[i] < inf):
+                given = f"{ahead[i]} s forward and {back[i]} s backward"
+                hint = "seconds must be finite numbers from 0 on."
+                who = f"for {call.name!r} on {device.name} the cost model gives"
+                raise DeclarationError(f"{who} {given}; {hint}")
         return ahead, back
 
     uses = [(name, i) for i, call in enumerate(graph.calls) for name in call.weights]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Weights
 from splitnet.simulator.step_graph import step_graph
 from tests.simulator.small import Seconds, box, dense, graph, outcome, spans
@@ -133,3 +134,10 @@ def test_a_shared_embedding_sends_rows_where_all_of_a_unit_look_up():
     assert table.row_bytes == (4, 4, 0)
     assert table.sum_bytes([True, True, False]) == 8
     assert table.sum_bytes([False, True, True]) == 104
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_a_cost_model_gives_finite_seconds(seconds):
+    costs = type("Odd", (Seconds,), {"backward_seconds": lambda *_: seconds})()
+    with pytest.raises(DeclarationError, match="for 'a' on gpu:0 the cost model gives"):
+        step_graph(graph(TWO, "a-b"), box(), costs)
