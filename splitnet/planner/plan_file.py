@@ -13,7 +13,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.costs import Costs
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
-from splitnet.core.plan import Fallback, Plan
+from splitnet.core.plan import Fallback, Plan, StrategyComparison
 from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
@@ -51,6 +51,7 @@ class _File:
     bound: float = 0.0
     contiguity: Literal["free", "convex", "pipeline"] | None = None
     ended_by_clock: bool = False
+    compared: StrategyComparison | None = None
     cluster: Cluster
     costs: Costs = Costs()
     graph: Graph
@@ -88,6 +89,7 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
         "placements": tuple(
             _Placed(p.part, p.requested, p.reason, p.device) for p in plan.placements
         ),
+        "compared": plan.verdict.known,
     }
     same = {one.name for one in fields(_File)} - known.keys()
     file = _File(**known, **{name: getattr(plan, name) for name in same})
@@ -125,6 +127,6 @@ def plan_from_dict(values: object) -> Plan:
     again = tuple(file.cluster[name].name for name in how.recompute)
     execution = execution_of(plan, how.microbatches, how.schedule, None)
     plan = executed(plan, replace(execution, recompute=again))
-    if plan.value == file.value:
-        plan = replace(plan, bound=min(plan.value, file.bound))
-    return with_verdict(plan)
+    if plan.value != file.value:
+        return with_verdict(plan)
+    return with_verdict(replace(plan, bound=min(plan.value, file.bound)), file.compared)
