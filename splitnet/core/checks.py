@@ -76,9 +76,7 @@ def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
 
 
 def check_fields(
-    value: Any,
-    more: Iterable[str] = (),
-    error: type[SplitnetError] = DeclarationError,
+    value: Any, more: Iterable[str] = (), error: type[SplitnetError] = DeclarationError
 ) -> None:
     """Raise an `error` with every fault of type of a dataclass, or else with `more`."""
     given = {field.name: getattr(value, field.name) for field in fields(value)}

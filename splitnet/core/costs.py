@@ -125,7 +125,7 @@ def optimizer_name(optimizer: object) -> str:
     return name
 
 
-def slots_of(optimizer: str) -> int:
+def slots_of(optimizer: object) -> int:
     """How many copies of each weight the optimizer keeps beside it."""
     return OPTIMIZER_SLOTS[optimizer_name(optimizer)]
 

@@ -221,10 +221,9 @@ class Graph:
 def _faults(graph: Graph) -> Iterator[str]:
     """Names that are repeated or missing, impossible tensors, and the size."""
     known = {"call": graph.call, "part": graph.part, "weight": graph.weight}
-    its: list[tuple[Call | Part | Weights, ...]]
-    its = [graph.calls, graph.parts, graph.weights]
-    for what, given in zip(known, ([one.name for one in table] for table in its)):
-        yield from (f"{what} {name!r} is repeated" for name in repeated(given))
+    for what, table in zip(known, (graph.calls, graph.parts, graph.weights)):
+        own = map(attrgetter("name"), table)
+        yield from (f"{what} {name!r} is repeated" for name in repeated(own))
     position = {call.name: i for i, call in enumerate(graph.calls)}
     uses = [("output", "call", graph.outputs)]
     sizes = [weights.bytes for weights in graph.weights]
@@ -236,8 +235,7 @@ def _faults(graph: Graph) -> Iterator[str]:
             yield f"call {c.name!r} has {shapes} output shapes and {dtypes} dtypes"
         uses.append((f"call {c.name!r}", "part", (c.part,)))
         uses.append((f"call {c.name!r}", "weight", c.weights))
-    for part in graph.parts:
-        uses.append((f"part {part.name!r}", "part", (*part.near, *part.apart)))
+    uses += [(f"part {p.name!r}", "part", (*p.near, *p.apart)) for p in graph.parts]
     for tensor in graph.tensors:
         sizes.append(tensor.bytes)
         who = f"tensor {tensor.source} -> {tensor.target}"

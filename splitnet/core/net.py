@@ -153,8 +153,7 @@ class Net(Pictured):
             head = f"towers {name!r}: batch_norm= must be one of {known}."
             self._fault(f"{head} Received: {batch_norm!r}.")
         places = self._several("towers", "tower", name, on)
-        homes = self._preferences(name, weights_on)
-        towers = Towers(places, homes, batch_norm)
+        towers = Towers(places, self._preferences(name, weights_on), batch_norm)
         return self._add("towers", name, inputs, body, join_on, towers=towers)
 
     def split(

@@ -103,8 +103,7 @@ class StrategyComparison:
         elif best is single:
             head += "; not worth distributing"
         elif single and single.fits:
-            times = single.seconds / best.seconds
-            head += f", {times:.2f} times as fast as one device"
+            head += f", {single.seconds / best.seconds:.2f} times as fast as one device"
         elif single:
             head += "; the model fits no single device"
         chosen = self[self.chosen or best.kind]

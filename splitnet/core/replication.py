@@ -137,15 +137,14 @@ class _Expansion:
             yield replace(part, kind="merge")
 
     def _calls(self) -> Iterator[Call]:
-        begun: set[str] = set()
         for call in self.whole.calls:
             if call.name not in self.part:
                 yield call
                 continue
-            if call.part not in begun:
-                begun.add(call.part)
-                its = (c.weights for c in self.whole.calls_of[call.part])
-                if used := tuple(dict.fromkeys(chain.from_iterable(its))):
+            its = self.whole.calls_of[call.part]
+            if call is its[0]:
+                names = chain.from_iterable(one.weights for one in its)
+                if used := tuple(dict.fromkeys(names)):
                     home = weights_part(call.part)
                     yield Call(f"{home}/hold", home, "Weights", weights=used)
             yield from self.moments.get(call.name, ())
@@ -225,5 +224,4 @@ def in_pieces(graph: Graph, kept: Collection[str]) -> tuple[Graph, list[str]]:
     calls = (replace(c, part=part.get(c.name, c.part)) for c in graph.calls)
     parts = [replace(p, near=(), apart=()) for p in graph.parts if p.name in still]
     parts += [Part(one, "towers") for one in names.values()]
-    made = replace(graph, calls=tuple(calls), parts=tuple(parts))
-    return made, list(names.values())
+    return replace(graph, calls=tuple(calls), parts=tuple(parts)), list(names.values())
