@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 from splitnet.simulator.step_graph import StepGraph
@@ -180,8 +180,7 @@ class _Loop:
         """Send the sum of gradients home whose last contributor here has run."""
         item, last = self.items[number], 2 * self.step.count - 1
         here = [self.place[unit] == where for unit in item.gradients_from]
-        units = (u for u, there in zip(item.gradients_from, here) if there)
-        time = max(self.stop[last - unit] for unit in units)
+        time = max(self.stop[last - u] for u in compress(item.gradients_from, here))
         task, home = self.step.sum_task(item), self.place[item.source]
         if home == where:
             self._arrive(task, time)

@@ -186,12 +186,10 @@ class _Held:
                 self.opens[u], self.closes[u] = opens, closes
         for unit in range(self.n):
             self._unit(unit)
-        received: list[list[Moved]] = [[] for _ in step.items]
-        sent: list[list[Moved]] = [[] for _ in step.items]  # their gradients
-        for copy in run.copies:
-            (sent if copy.is_gradient else received)[copy.item].append(copy)
-        for item, *copies in zip(step.items, received, sent):
-            (self._shared_weight if item.is_weight else self._edge)(item, *copies)
+        copies = grouped(run.copies, lambda copy: (copy.item, copy.is_gradient))
+        for number, item in enumerate(step.items):
+            both = (copies.get((number, back), []) for back in (False, True))
+            (self._shared_weight if item.is_weight else self._edge)(item, *both)
 
     def _hold(
         self, where: int, kind: int, unit: int, start: float, stop: float, size: int

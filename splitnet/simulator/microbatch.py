@@ -46,9 +46,7 @@ class Pipeline:
 
     def window(self, stage: int) -> int:
         """How many micro-batches may be in flight in a stage."""
-        if not self.bounded:
-            return self.microbatches
-        return 1 + self.depth - stage
+        return 1 + self.depth - stage if self.bounded else self.microbatches
 
 
 def execution_of(
@@ -71,9 +69,8 @@ def execution_of(
         again = tuple(device.name for device in plan.cluster if recompute)
     made = Execution(count, schedule, again)
     if count > plan.batch:
-        raise DeclarationError(
-            f"microbatches={count} must be from 1 to the batch, {plan.batch}."
-        )
+        fault = f"microbatches={count} must be from 1 to the batch, {plan.batch}."
+        raise DeclarationError(fault)
     return made
 
 
@@ -117,8 +114,7 @@ def runs_of(
     units: "nx.DiGraph[Unit]", stage_of: Mapping[Unit, tuple[int, str]]
 ) -> "Iterator[tuple[int, nx.DiGraph[Unit]]]":
     """The number of each stage, and the graphs of units that hang together there."""
-    members = grouped(stage_of, stage_of.__getitem__)
-    for (number, _), inside in members.items():
+    for (number, _), inside in grouped(stage_of, stage_of.__getitem__).items():
         graph = units.subgraph(inside)
         for run in nx.weakly_connected_components(graph):
             yield number, graph.subgraph(run)

@@ -6,7 +6,7 @@ task, or it is freed after its last reader.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, compress
 from operator import add
 from typing import Any, NamedTuple
 
@@ -62,7 +62,7 @@ class Item:
 
         Rows are sent side by side; a whole gradient is sent once.
         """
-        rows = [size for size, here in zip(self.row_bytes, present) if here]
+        rows = [*compress(self.row_bytes, present)]
         return sum(rows) + (self.bytes if 0 in rows or not rows else 0)
 
     def shifted(self, by: int) -> "Item":
@@ -279,8 +279,7 @@ def _memory(
             # made again is freed as the backward task passes the calls.
             rest = has_backward[i] * max(call.workspace_bytes - made[i], 0)
             behind.append(rest + held + again[i] * recompute[u])
-            early = call.early_bytes * has_backward[i]
-            held += again[i] if recompute[u] else early
+            held += again[i] if recompute[u] else call.early_bytes * has_backward[i]
             saved += kept[i]
         saved += sum(one.bytes for _, one in own if one.saved)
         forward, _ = _peak(passing, ahead, ahead)

@@ -6,6 +6,7 @@ its backward pass is freed when that pass ends, so one of many calls would hold
 everything to the end: a long run is cut where one tensor passes, as emission does.
 """
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -168,9 +169,7 @@ def cut_run(
             if tensor[0] in made:
                 made[tensor[0]] += tensor not in last
                 last[tensor] = i
-    ends = dict.fromkeys(range(len(run)), 0)
-    for i in last.values():
-        ends[i] += 1
+    ends = Counter(last.values())
     start = passing = done = 0
     left = sum(calls)
     for i, one in enumerate(run[:-1]):
