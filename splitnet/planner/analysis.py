@@ -36,8 +36,7 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
     comparable = latency and plan.training and small and not foreign
     alone = evaluator
     if comparable:  # towers count as the layers that they replicate
-        whole = collapse(plan.graph)
-        alone = replace(evaluator, graph=whole, execution=Execution())
+        alone = replace(evaluator, graph=collapse(plan.graph), execution=Execution())
     single = _on_one_device(strategies) if latency else None
     if single is None:
         evaluated = {n: alone.evaluate(there) for n, there in alone.single_devices()}
@@ -57,10 +56,8 @@ def _on_one_device(strategies: StrategyComparison | None) -> dict[str, float] | 
     """Seconds by device of those strategies; None if nothing was tried on one."""
     rows = strategies.all if strategies is not None else ()
     known = [one for one in rows if one.kind == "one device"]
-    fitting = {
-        one.devices[-1]: one.seconds for one in known if one.fits and one.devices
-    }
-    return fitting if known else None
+    fits = {one.devices[-1]: one.seconds for one in known if one.fits and one.devices}
+    return fits if known else None
 
 
 def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
@@ -161,7 +158,6 @@ class Explanation:
     alternatives: tuple[Alternative, ...]
 
     def __str__(self) -> str:
-        """The reason, and what each other device would cost."""
         one, objective = self.placement, self.objective
         rows = {one.device: value_text(objective, self.value)}
         for a in self.alternatives:
@@ -261,7 +257,6 @@ class Comparison:
     moved: tuple[tuple[str, str, str], ...]
 
     def __str__(self) -> str:
-        """What moved, and what it changed."""
         a, b, count = self.before, self.after, len(self.moved)
         full = [max(m.total for m in one.memory.values()) for one in (a, b)]
         rows: list[tuple[str, str, float, float]] = [
@@ -294,8 +289,7 @@ def compare(plan: Plan, other: Plan) -> Comparison:
             {call.name: one.device_of[call.part] for call in one.graph.calls}
             for one in (plan, other)
         )
-        each = groupby(a, key=lambda name: (a[name], b[name]))
-        runs = [list(run) for _, run in each]
+        runs = [list(run) for _, run in groupby(a, key=lambda name: (a[name], b[name]))]
     ends = ((run, a.get(run[0], ""), b.get(run[0], "")) for run in runs)
     moved = (
         (" .. ".join(dict.fromkeys((run[0], run[-1]))), source, target)

@@ -117,8 +117,7 @@ class CriticalPath:
             device, start = device_of[self.group[task]], 0.0
             for source, group, table, least in arcs:
                 other = device_of[group]
-                known = device >= 0 and other >= 0
-                copy = table[other][device] if known else least
+                copy = table[other][device] if device >= 0 and other >= 0 else least
                 start = max(start, ends[source] + copy)
             took = self.fastest[task] if device < 0 else self.seconds[device][task]
             ends.append(start + took)

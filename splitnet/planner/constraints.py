@@ -13,7 +13,7 @@ from typing import Any
 import networkx as nx
 
 from splitnet.core.cluster import KINDS, Cluster
-from splitnet.core.errors import DeclarationError, DeviceError, format_bytes, listed
+from splitnet.core.errors import DeclarationError, DeviceError, format_bytes
 from splitnet.core.graph import Graph, Part, conflicts, in_all, names_of, near_groups
 from splitnet.core.net import preferences
 from splitnet.core.plan import Fallback, Plan
@@ -127,13 +127,11 @@ def resolve(
     lacking = {name: one.first for name, one in requests.items() if not one.here}
     if lacking and missing == "error":
         available = ", ".join(device.name for device in cluster)
-        headline = (
-            f"not every requested device is available (available: {available}). Change "
-            "on=, or use missing='fallback'."
-        )
+        fault = f"not every requested device is available (available: {available})."
+        hint = "Change on=, or use missing='fallback'."
         parts = (graph.part[name] for name in lacking)
         faults = (f"part {p.name!r} requests {', '.join(p.on)}" for p in parts)
-        raise DeviceError(listed(headline, faults))
+        raise DeviceError(f"{fault} {hint}", faults)
     first: dict[str, str] = {}  # part that requests a missing device
     bound = []
     for part in graph.parts:
@@ -148,7 +146,7 @@ def resolve(
             for name in filter(lambda name: requests[name].yields, group):
                 del allowed[name]
     if broken := list(conflicts(bound, allowed)):
-        raise DeviceError(listed("conflicting placement constraints:", broken))
+        raise DeviceError("conflicting placement constraints:", broken)
     number = {name: i for i, parts in enumerate(members) for name in parts}
     apart: list[dict[int, None]] = [{} for _ in members]
     for a, b in ((number[p.name], number[q]) for p in graph.parts for q in p.apart):
@@ -224,7 +222,7 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     unknown = [key for key in table if key not in used]
     faults += [_unknown(graph, names, str(key)) for key in unknown[:_MOST_UNKNOWN]]
     if faults:
-        raise DeclarationError(listed("these names cannot be placed:", faults))
+        raise DeclarationError("these names cannot be placed:", faults)
     return selected
 
 
@@ -247,11 +245,10 @@ def fallbacks_of(
     graph: Graph, cluster: Cluster, device_of: Mapping[str, str]
 ) -> tuple[Fallback, ...]:
     """Every part that is not on its first request, in order of declaration."""
-    where = ((part, device_of[part.name]) for part in graph.parts)
     return tuple(
-        Fallback(part.name, part.on[0], device, text)
-        for part, device in where
-        if (text := Request(graph, cluster, part).reason(device)[1])
+        Fallback(part.name, part.on[0], device_of[part.name], text)
+        for part in graph.parts
+        if (text := Request(graph, cluster, part).reason(device_of[part.name])[1])
     )
 
 

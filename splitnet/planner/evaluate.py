@@ -95,9 +95,7 @@ class Evaluator:
         step = self._step(recompute=again, microbatches=count)
         return in_schedule(step, pipeline_of(*how))
 
-    def as_run(
-        self, device_of: Mapping[str, str]
-    ) -> tuple["Evaluator", Mapping[str, str]]:
+    def as_run(self, device_of: Mapping[str, str]) -> "Placed":
         """What runs for a placement: the parts, or the functions that calls make."""
         if not self.regroup:
             return self, device_of
@@ -222,6 +220,10 @@ class Evaluator:
         return Plan(placements=rows, **known)
 
 
+Placed = tuple[Evaluator, Mapping[str, str]]
+"""What evaluates a placement of the parts of its graph, and the placement."""
+
+
 @dataclass(frozen=True)
 class Found:
     """A placement of the parts of a graph, and the solution that it comes from."""
@@ -266,15 +268,13 @@ def score(
         if graph.call.keys() == plan.graph.call.keys():
             calls = (replace(graph.call[c.name], part=c.part) for c in plan.graph.calls)
             graph = replace(graph, calls=tuple(calls), parts=plan.graph.parts)
-    full = _full_placement(graph, cluster, device_of)
-    evaluator, full = Evaluator.of(graph, cluster, options).as_run(full)
+    given = _full_placement(graph, cluster, device_of)
+    evaluator, full = Evaluator.of(graph, cluster, options).as_run(given)
     bound = lower_bound(evaluator.problem, evaluator.objective)
     return evaluator.plan(full, bound, strategy="given")
 
 
-def _full_placement(
-    graph: Graph, cluster: Cluster, device_of: Any
-) -> Mapping[str, str]:
+def _full_placement(graph: Graph, cluster: Cluster, device_of: Any) -> dict[str, str]:
     """A device per part, from exact names, ranges and patterns; a kind is its first."""
     inputs = [part.name for part in graph.parts if part.kind == "input"]
     keys = select(graph, {k: d for k, d in device_of.items() if k not in inputs})

@@ -58,11 +58,7 @@ class _File:
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
-    """Write a plan as JSON; equal plans give equal bytes.
-
-    Raises:
-        PlanFileError: the file cannot be written.
-    """
+    """As `Plan.save`; equal plans give equal bytes."""
     write_json(plan_to_dict(plan), path, "plan")
 
 
@@ -85,7 +81,6 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
         raise PlanFileError(f"{fault}; plan with costs=None, or measured ones.")
     known: dict[str, Any] = {
         "splitnet_plan": VERSION,
-        "device_of": dict(plan.device_of),
         "placements": tuple(
             _Placed(p.part, p.requested, p.reason, p.device) for p in plan.placements
         ),
@@ -102,10 +97,9 @@ def plan_from_dict(values: object) -> Plan:
     version = values.get("splitnet_plan") if isinstance(values, dict) else None
     if version != VERSION or isinstance(version, bool):
         found = f"version {version!r}" if version else "no field 'splitnet_plan'"
-        raise PlanFileError(
-            f"it is not a plan of version {VERSION}, as plan.save(path) writes it: it "
-            f"has {found}. Make the plan again, or install the splitnet that wrote it."
-        )
+        fault = f"it is not a plan of version {VERSION}, as plan.save(path) writes it"
+        hint = "Make the plan again, or install the splitnet that wrote it."
+        raise PlanFileError(f"{fault}: it has {found}. {hint}")
     file = decode(values, _File)
     names = "objective", "costs", "optimizer", "training"
     options = {name: getattr(file, name) for name in names}

@@ -43,18 +43,14 @@ _MOST_NAMED = 8
 def plan_graph(
     graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **changes: Any
 ) -> Plan:
-    """Place every part of a graph on a device of a cluster, as `splitnet.plan` does.
-
-    With `regroup`, the graph has a part per call, and the functions that run are the
-    parts of the plan. `changes` beat `options`.
-    """
+    """As `splitnet.plan`, of a graph; with `regroup`, of one with a part per call."""
     return with_verdict(find_plan(graph, cluster, options, **changes))
 
 
 def find_plan(
     graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **changes: Any
 ) -> Plan:
-    """As `plan_graph`, without a verdict."""
+    """As `plan_graph`, without a verdict; `changes` beat `options`."""
     options = replace(options or PlanOptions(), **changes)
     try:
         return plan_of(search(graph, cluster, options), options)
@@ -109,8 +105,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
     wanted = (cluster.devices[device].name for device in solution.assignment)
     evaluator, device_of = evaluator.as_run(placed(groups, wanted))
     if options.regroup:
-        whole_lists = groups is not first
-        groups = evaluator.resolve(options.missing, whole_lists=whole_lists)
+        groups = evaluator.resolve(options.missing, whole_lists=groups is not first)
     found = Found(evaluator, groups, device_of, solution)
     if not solution.feasible:
         raise NothingFitsError(found)
@@ -235,21 +230,18 @@ class _Refusal:
 
     def _headline(self) -> str:
         culprit, full, name = self.culprit, self.full, self._name(self.culprit)
-        what = f"{self.graph.part[name].kind} {name!r}"
+        what, allowed = f"{self.graph.part[name].kind} {name!r}", culprit.allowed
         if len(culprit.parts) > 1:
             what += f" (with {len(culprit.parts) - 1} near it)"
-        if len(culprit.allowed) == 1:
+        if len(allowed) == 1:
             where = "is declared" if name in self.pinned else "must be"
             return f"{what} does not fit on {full}, where it {where}."
-        if self.need[culprit] > max(
-            self.cluster[d].memory_bytes for d in culprit.allowed
-        ):
-            names = ", ".join(culprit.allowed)
+        if self.need[culprit] > max(self.cluster[d].memory_bytes for d in allowed):
+            names = ", ".join(allowed)
             return f"{what} does not fit on any device it may use ({names})."
-        return (
-            f"the parts of {self.graph.name!r} do not fit together; the least that was "
-            f"found lacks memory on {full}, where {what} is the largest."
-        )
+        parts = f"the parts of {self.graph.name!r} do not fit together"
+        least = f"the least that was found lacks memory on {full}"
+        return f"{parts}; {least}, where {what} is the largest."
 
     def _rooms(self) -> Iterator[str]:
         """A line per device: what is free there without the culprit, what fills it."""
@@ -263,8 +255,7 @@ class _Refusal:
                 name, what = self._name(group), "is"
                 if len(group.allowed) == 1:
                     what = "is pinned" if name in self.pinned else "must be"
-                need = format_bytes(self.need[group])
-                text += f"; {name!r} {what} there with {need}"
+                text += f"; {name!r} {what} there with {format_bytes(self.need[group])}"
             rest = taken - sum(self.need[group] for group in others)
             if rest > 0.01 * room:
                 text += f"; updates and copies take {format_bytes(rest)}"

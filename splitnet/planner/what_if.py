@@ -68,12 +68,9 @@ class Sensitivity:
     moved: Mapping[str, int]
 
     def __str__(self) -> str:
-        """A sentence."""
-        text = (
-            f"costs off by up to {self.perturbation:.0%}: the plan changes in "
-            f"{self.changed:.0%} of {self.draws} draws and loses at most "
-            f"{self.regret:.1%}"
-        )
+        text = f"costs off by up to {self.perturbation:.0%}: the plan changes in "
+        text += f"{self.changed:.0%} of {self.draws} draws and loses at most "
+        text += f"{self.regret:.1%}"
         unsure = sorted(self.moved, key=lambda part: -self.moved[part])[:3]
         return text + (f"; least sure of {', '.join(unsure)}." if unsure else ".")
 
@@ -154,19 +151,17 @@ def _elsewhere(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
 def largest_batch(
     graph: Graph,
     cluster: Cluster,
-    device_of: Mapping[str, str] | Plan | None = None,
-    options: PlanOptions | None = None,
-    most: int = 1 << 20,
+    device_of: Mapping[str, str] | Plan | None,
+    options: PlanOptions,
+    most: int,
 ) -> int:
     """As `splitnet.largest_batch`, of a graph."""
-    options = options or PlanOptions()
     how = device_of.execution if isinstance(device_of, Plan) else Execution()
 
     def lacks(batch: int) -> bool:
         one = scaled_graph(graph, batch)
         if device_of is None:
-            evaluator = Evaluator.of(one, cluster, options)
-            return not fits_somewhere(evaluator)
+            return not fits_somewhere(Evaluator.of(one, cluster, options))
         plan = score(one, cluster, device_of, options)
         pieces = min(how.microbatches, batch)
         plan = executed(plan, replace(how, microbatches=pieces))

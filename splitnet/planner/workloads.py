@@ -17,7 +17,7 @@ import networkx as nx
 from msgspec import Meta, field
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.errors import PlanFileError, listed, repeated
+from splitnet.core.errors import PlanFileError, repeated
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.serialization import decode, load_json
 
@@ -76,7 +76,7 @@ def workload_of(data: object, *, name: str = "workload") -> tuple[Graph, Cluster
     order.add_edges_from((edge.source, edge.target) for edge in file.edges)
     if faults := list(_faults(file, order)):
         headline = f"it is not a valid workload (faults: {len(faults)}):"
-        raise PlanFileError(listed(headline, faults[:_MOST_FAULTS]))
+        raise PlanFileError(headline, faults[:_MOST_FAULTS])
     cost = {edge.source: edge.cost for edge in file.edges}
     leader: dict[int | None, str] = {None: ""}
     parts, calls = [], {}
@@ -131,10 +131,8 @@ def _faults(file: _File, order: "nx.DiGraph[int]") -> Iterator[str]:
                 yield f"edges[{i}].{name}: no node has id {end}"
         number, known = first.setdefault(edge.source, (i, edge.cost))
         if abs(known - edge.cost) > 1e-6:
-            yield (
-                f"edges[{i}].cost: {edge.cost} differs from {known} in "
-                f"edges[{number}]; node {edge.source} has one output cost"
-            )
+            differs = f"{edge.cost} differs from {known} in edges[{number}]"
+            yield f"edges[{i}].cost: {differs}; node {edge.source} has one output cost"
     if not nx.is_directed_acyclic_graph(order):
         ids = [str(source) for source, _ in nx.find_cycle(order)]
         yield f"edges form a cycle: {' -> '.join([*ids, ids[0]])}"

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs import optimizer_name, slots_of
+from splitnet.core.costs import slots_of
 from splitnet.core.errors import DeclarationError, InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import FIXED, Plan, PlanOptions, StrategyComparison
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import with_pins
-from splitnet.planner.evaluate import Evaluator, Found
+from splitnet.planner.evaluate import Evaluator, Found, Placed
 from splitnet.planner.planner import NothingFitsError, plan_of, search
 from splitnet.planner.strategies import space
 from splitnet.planner.strategies.candidates import Candidate, Trial, choose, compared
-from splitnet.planner.strategies.space import Limits, Placed
+from splitnet.planner.strategies.space import Limits
 from splitnet.simulator.units import scaled_graph
 
 _FREE: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
@@ -123,10 +123,9 @@ def choices(
     def tried(split: Mapping[str, int]) -> Candidate | None:
         for name, count in split.items():
             if not 2 <= count <= len(workers):
-                raise DeclarationError(
-                    f"split={{{name!r}: {count}}}: the slices must be at least 2 and "
-                    f"at most the devices for them, {len(workers)}."
-                )
+                most = f"at least 2 and at most the devices for them, {len(workers)}"
+                fault = f"split={{{name!r}: {count}}}: the slices must be {most}."
+                raise DeclarationError(fault)
         known, cut = options, graph
         if split and limits.sliced is not None:
             known = replace(options, strategy="auto", split=split)
@@ -135,10 +134,9 @@ def choices(
         return choose(made[-1].found)
 
     if options.split and limits.sliced is None:
-        raise DeclarationError(
-            f"split={dict(options.split)}: a Graph has no layers to cut. Give the net "
-            "or the Keras model that it was read from."
-        )
+        fault = f"split={dict(options.split)}: a Graph has no layers to cut."
+        hint = "Give the net or the Keras model that it was read from."
+        raise DeclarationError(f"{fault} {hint}")
     best = tried(options.split or {})
     if options.split is not None or limits.sliced is None or not workers:
         return made
@@ -161,7 +159,7 @@ def choices(
 def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
     """Bytes of weights, gradients and slots of each layer that asks for no device."""
     graph = with_pins(graph, options.pins)
-    times = 2 + slots_of(optimizer_name(options.optimizer)) if options.training else 1
+    times = 2 + slots_of(options.optimizer) if options.training else 1
     size = {w.name: w.bytes * (times if w.trainable else 1) for w in graph.weights}
     return {
         call.layer: sum(size[name] for name in call.weights)
@@ -195,9 +193,8 @@ class Choice(Trial):
     def _searched(self, graph: Graph) -> list[Placed]:
         """The placements with the shortest step, and with the least maximum load."""
         evaluator, workers, known = self.evaluator, self.workers, list[Found]()
-        cluster = evaluator.cluster
         try:
-            self._single = _fitting(graph, cluster, self._plain)
+            self._single = _fitting(graph, evaluator.cluster, self._plain)
             known.append(self._single)
         except NothingFitsError as fault:
             self._single, self.refused = fault.args[0], fault
@@ -212,7 +209,7 @@ class Choice(Trial):
             tries.append((graph, replace(even, contiguity=way)))
         for one, options in tries:
             with suppress(NothingFitsError):
-                known.append(search(one, cluster, options))
+                known.append(search(one, evaluator.cluster, options))
         placed = []
         for found in known:
             # Functions of a share of the batch may have other names than of the whole.
@@ -231,6 +228,5 @@ class Choice(Trial):
             algorithm="comparison_of_strategies",
             ended_by_clock=known.ended_by_clock or self.ended_by_clock,
         )
-        groups = one.evaluator.resolve()
-        found = Found(one.evaluator, groups, one.device_of, solution)
+        found = Found(one.evaluator, one.evaluator.resolve(), one.device_of, solution)
         return with_verdict(plan_of(found, self.options), comparison)

@@ -12,14 +12,13 @@ from dataclasses import replace
 from itertools import repeat
 from math import inf
 
-from splitnet.core.errors import DeclarationError, listed
+from splitnet.core.errors import DeclarationError
 from splitnet.core.plan import Plan, PlanOptions, Strategy, StrategyComparison
 from splitnet.core.replication import collapse, split_layers
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.constraints import Group
-from splitnet.planner.evaluate import Evaluator, default_groups, evaluator_of
+from splitnet.planner.evaluate import Evaluator, Placed, default_groups, evaluator_of
 from splitnet.planner.strategies import space
-from splitnet.planner.strategies.space import Placed
 from splitnet.simulator.microbatch import pipeline_of, recomputed_parts
 
 _COUNTS = (1, 2, 4, 8, 16, 32)  # of micro-batches
@@ -184,14 +183,13 @@ class Trial:
             if count > most:
                 faults.append(f"{name}={count} is more than {what}, {most}")
             if count > 1 and name in obstacles:
-                why = obstacles[name]
-                faults.append(f"{name}={count} would not be exact: {why}")
+                faults.append(f"{name}={count} would not be exact: {obstacles[name]}")
         if not training and (options.recompute or self.counts[0] > 1):
             faults.append("microbatches= and recompute= are for training")
         if options.schedule is not None and self.counts == [1]:
             faults.append(f"schedule={options.schedule!r} is an order of micro-batches")
         if faults:
-            raise DeclarationError(listed("such a strategy cannot be.", faults))
+            raise DeclarationError("such a strategy cannot be.", faults)
         self.found: list[Candidate] = []
         self.until, self.ended_by_clock = inf, False
 
@@ -272,8 +270,7 @@ class Trial:
         schedule, best, rank = self.options.schedule, start, (inf, inf)
         for line in (more, fewer):
             for count in line if best == start else ():
-                how = Execution(count, schedule or SCHEDULES[1])
-                one = self._fitted(placed, how)
+                one = self._fitted(placed, Execution(count, schedule or SCHEDULES[1]))
                 if one.is_full or self._is_late() or depth < 2 and one.fits:
                     return
                 if depth > 1 and one.rank > rank:

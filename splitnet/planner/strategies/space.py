@@ -19,14 +19,12 @@ from splitnet.core import replication
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import BATCH_NORMS, Call, Graph, Towers, grouped
 from splitnet.planner.constraints import Group
-from splitnet.planner.evaluate import Evaluator, placed
+from splitnet.planner.evaluate import Evaluator, Placed, placed
 from splitnet.planner.problem import running_order
 from splitnet.simulator.units import scaled_graph
 
 Groups = Sequence[Group]
 Devices = Sequence[Sequence[str]]
-Placed = tuple[Evaluator, Mapping[str, str]]
-"""What evaluates a placement of the parts of its graph, and the placement."""
 
 Slices = Mapping[str, Sequence[str]]
 """The devices of a layer's slices, by its name."""
@@ -54,9 +52,8 @@ def obstacles_of(graph: Graph) -> dict[str, str]:
     """What a graph shows of why its batch or its model cannot be divided."""
     found = {}
     if norms := [call.layer for call in graph.calls if sees_batch(call)]:
-        found["microbatches"] = (
-            f"{', '.join(norms[:3])} would normalise each micro-batch by itself"
-        )
+        some = ", ".join(norms[:3])
+        found["microbatches"] = f"{some} would normalise each micro-batch by itself"
     why = ""
     if any(call.backward for call in graph.calls):
         why = "its graph has backward calls of its own"
@@ -122,7 +119,7 @@ def stages(
     its work and what crosses its ends, because copies overlap with work (Harlap et al.,
     PipeDream, 2018).
     """
-    step, kinds = evaluator.step, {p.name: p.kind for p in evaluator.graph.parts}
+    step, graph = evaluator.step, evaluator.graph
     after: list[dict[int, None]] = [{} for _ in step.units]
     for edge in step.edges:
         after[edge.source] |= dict.fromkeys(edge.readers)
@@ -131,7 +128,7 @@ def stages(
     line = [
         i
         for i in dict.fromkeys(group[unit] for unit in running_order(after))
-        if {kinds[part] for part in groups[i].parts} != {"input"}
+        if {graph.part[part].kind for part in groups[i].parts} != {"input"}
     ]
     if len(line) < 2:
         return
