@@ -11,10 +11,11 @@ Diagrams show a cut through this tree; the report opens and closes its blocks.
 """
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import count, groupby, pairwise
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_seconds
@@ -177,10 +178,9 @@ def diagram_of(
 
 def running_order(plan: Plan, names: Iterable[str]) -> list[str]:
     """Parts by their first call: a file may list them in any order."""
-    first: dict[str, int] = {}
-    for number, call in enumerate(plan.graph.calls):
-        first.setdefault(call.part, number)
-    return sorted(names, key=lambda name: first.get(name, -1))
+    running = dict.fromkeys(call.part for call in plan.graph.calls)
+    number = {part: at for at, part in enumerate(running)}
+    return sorted(names, key=lambda name: number.get(name, -1))
 
 
 def look_of(one: PartFacts) -> Hashable:
@@ -233,12 +233,11 @@ def links_of(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:
 
 def tensor_sizes(graph: Graph) -> dict[tuple[str, str], int]:
     """Bytes from call to call; a tensor counts once for each part that reads it."""
-    sizes: dict[tuple[str, str], int] = {}
+    sizes = Counter[tuple[str, str]]()
     counted: set[tuple[str, int, str]] = set()
     for tensor in graph.tensors:
-        ends = tensor.source, tensor.target
         key = tensor.source, tensor.index, graph.call[tensor.target].part
-        sizes[ends] = sizes.get(ends, 0) + (0 if key in counted else tensor.bytes)
+        sizes[tensor.source, tensor.target] += 0 if key in counted else tensor.bytes
         counted.add(key)
     return sizes
 
@@ -250,14 +249,10 @@ def block_of(names: Sequence[str], look: Mapping[str, Hashable]) -> Block:
     """
     if len(names) == 1:
         return Block((names[0],))
-    words = {name: _WORD.split(name) for name in names}
-    groups: list[list[str]] = []
-    count = 0
-    while len(groups) < 2:
-        count += 1
-        begins = groupby(names, key=lambda name: words[name][:count])
-        groups = [list(its) for _, its in begins]
-    return _joined(_repeats([block_of(group, look) for group in groups], look))
+    first, *others = (_WORD.split(name) for name in names)
+    depth = next(n for n in count(1) if any(one[:n] != first[:n] for one in others))
+    begins = groupby(names, key=lambda name: _WORD.split(name)[:depth])
+    return _joined(_repeats([block_of([*its], look) for _, its in begins], look))
 
 
 def fold(

@@ -245,12 +245,11 @@ def _legend(shown: Diagram, columns: float, *, compared: bool) -> list[str]:
     boxes, links = shown.boxes, shown.drawn
     where = "bytes per step" if shown.labelled else "in, out: bytes per step"
     kinds = {box.facts.kind for box in boxes}
-    reused = (x.crosses and not x.moved_bytes for x in links)
     signs = {
         f"▬▬ between devices ({where})": any(x.moved_bytes for x in links),
         "◄► both ways": any(x.both_ways for x in links),
         "── within a device": any(not x.crosses for x in links),
-        "- - - reuses a copy": any(reused),
+        "- - - reuses a copy": any(x.crosses and not x.moved_bytes for x in links),
         "···· weights, and gradients back": any(x.weights for x in links),
         "shares: weights stored once": any(box.shares for box in boxes),
         "cylinder: weights of towers": "weights" in kinds,

@@ -106,11 +106,10 @@ def transfer_sums(
     plan: Plan, *fields: str
 ) -> dict[tuple[str, ...], tuple[int, int, float]]:
     """Count, bytes and seconds of a step's transfers by their fields, largest first."""
-    sums: dict[tuple[str, ...], tuple[int, int, float]] = {}
-    for one in plan.transfers:
-        key = attrgetter(*fields)(one)
-        count, size, spent = sums.get(key, (0, 0, 0.0))
-        sums[key] = (count + 1, size + one.bytes, spent + (one.stop - one.start))
+    sums = {
+        key: (len(its), sum(c.bytes for c in its), sum(c.stop - c.start for c in its))
+        for key, its in grouped(plan.transfers, attrgetter(*fields)).items()
+    }
     return dict(sorted(sums.items(), key=lambda item: -item[1][1]))
 
 

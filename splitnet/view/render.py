@@ -82,8 +82,6 @@ def draw(
             timeline another, such as the measured one, drawn below on the same scale.
         dpi: dots per inch of a png; 192 for print.
 
-    Returns:
-        The path written.
 
     Raises:
         SplitnetError: the suffix or the thing cannot be drawn, the file cannot be
@@ -94,8 +92,7 @@ def draw(
         fault = f"the suffix .{kind} is unknown" if kind else "it has no suffix"
         known = ", ".join(f".{name}" for name in _FORMATS)
         raise SplitnetError(f"cannot draw to {str(path)!r}: {fault}. Allowed: {known}.")
-    made = picture(thing, kind, other=other, dpi=dpi)
-    return write_bytes(made, path, "picture")
+    return write_bytes(picture(thing, kind, other=other, dpi=dpi), path, "picture")
 
 
 def picture(
@@ -122,9 +119,7 @@ def picture(
     return render_dot(text, kind, dpi=dpi)
 
 
-def notebook_output(
-    thing: Plan | Audit | Cluster | Timeline | Net,
-) -> dict[str, str]:
+def notebook_output(thing: Plan | Audit | Cluster | Timeline | Net) -> dict[str, str]:
     """What a notebook shows, by MIME type: a picture, of most with a table below it."""
     if isinstance(thing, Cluster):
         svg = render_dot(_dot_of_devices(thing), "svg", program="osage")

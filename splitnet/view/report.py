@@ -52,8 +52,7 @@ def report(
         SplitnetError: the thing is neither a plan nor an audit, or the file cannot be
             written.
     """
-    page = report_html(thing, measured=measured)
-    return write_bytes(page.encode(), path, "report")
+    return write_bytes(report_html(thing, measured=measured).encode(), path, "report")
 
 
 def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str:
@@ -152,18 +151,15 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     number = {name: at for at, name in enumerate(order)}
     colors = colors_of(device.name for device in plan.cluster)
     look = {name: diagram.look_of(known[name]) for name in order}
-    place = {name: known[name].device for name in order}
-    blocks = diagram.fold(order, place, look, most=_MOST_OPEN)
+    blocks = diagram.fold(order, plan.device_of, look, most=_MOST_OPEN)
     shown = {block.members for block in blocks}
-    lanes = grouped(order, place.__getitem__).values()
-    trees = (diagram.block_of(its, look) for its in lanes)
+    lanes = grouped(order, plan.device_of.__getitem__).values()
     at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
 
     def layer(call: str) -> tuple[int, int]:
         return number[graph.call[call].part], at[call]
 
     sizes = diagram.tensor_sizes(graph).items()
-    links = diagram.links_of(plan, {name: name for name in order})
     found = {
         "objective": plan.objective,
         "value": plan.value,
@@ -186,11 +182,11 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             | _layers(plan, name)
             for name in order
         ],
-        "blocks": [_tree(tree, number, shown) for tree in trees],
+        "blocks": [_tree(diagram.block_of(its, look), number, shown) for its in lanes],
         "links": [
             (number[x.source], number[x.target], x.bytes)
             + (x.sent_bytes, x.returned_bytes, x.weights)
-            for x in links
+            for x in diagram.links_of(plan, {name: name for name in order})
         ],
         "tensors": [(*layer(a), *layer(b), size) for (a, b), size in sizes],
         "moves": {number[part]: its for part, its in heaviest_moves(plan).items()},

@@ -272,8 +272,7 @@ def chart(timeline: Timeline, *, width: Width | None = None) -> str:
             lanes[device][first:last] = "~" * (last - first)
     for task in timeline.tasks:  # work covers transfers
         first, last = (round(at / whole * size) for at in (task.start, task.stop))
-        letter = task.phase[0].upper()
-        lanes[task.device][first:last] = letter * (last - first)
+        lanes[task.device][first:last] = task.phase[0].upper() * (last - first)
     lines = []
     for device, lane in lanes.items():
         used = percent(timeline.utilization[device])

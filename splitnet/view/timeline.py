@@ -109,8 +109,7 @@ class _Chart:
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
         looks = [(phase, *_look(_GREY, phase), 10.0) for phase in PHASES]
-        idle = "waiting for other devices" if copies else "idle"
-        looks += [(idle, _IDLE, "", 10.0)]
+        looks += [("waiting for other devices" if copies else "idle", _IDLE, "", 10.0)]
         if copies:
             looks += [("waiting for a copy", _WAIT, "", 10.0)]
             looks += [("transfer (thin lanes)", _GREY, "", 4.0)]
@@ -310,8 +309,7 @@ def stacked(copies: Iterable[Copy]) -> list[list[Copy]]:
     """
     rows: list[list[Copy]] = []
     for copy in sorted(copies, key=lambda copy: (copy.start, copy.stop)):
-        room = (row for row in rows if row[-1].stop <= copy.start + _NOISE)
-        row = next(room, None)
+        row = next((row for row in rows if row[-1].stop <= copy.start + _NOISE), None)
         if row is None:
             rows.append(row := [])
         row.append(copy)
