@@ -209,8 +209,7 @@ class Graph:
         import networkx as nx  # not where a net is declared
 
         graph: nx.DiGraph[str] = nx.DiGraph(name=self.name, batch=self.batch)
-        for call in self.calls:
-            graph.add_node(call.name, call=call, part=call.part)
+        graph.add_nodes_from((c.name, {"call": c, "part": c.part}) for c in self.calls)
         for tensor in self.tensors:
             ends = (tensor.source, tensor.target)
             known = graph.get_edge_data(*ends, {"bytes": 0})["bytes"]

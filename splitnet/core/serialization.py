@@ -245,9 +245,8 @@ def link_table(
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
     """Write the TOML file that `load_cluster` reads; gaps of links are not kept."""
-    tables: list[tuple[str, dict[str, object]]] = [
-        ("[hosts]", {f'"{host.name}"': host.address for host in cluster.hosts})
-    ]
+    hosts: dict[str, object] = {f'"{x.name}"': x.address for x in cluster.hosts}
+    tables = [("[hosts]", hosts)]
     for x in cluster:
         row = {"name": x.name, "memory": x.memory_bytes, "speed": x.flops_per_second}
         row |= {"bandwidth": x.bytes_per_second, "overhead": x.call_seconds}
