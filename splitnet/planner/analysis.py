@@ -68,12 +68,11 @@ def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
     size = len(plan.graph.calls) * plan.execution.microbatches
     most = _MOST_PLAYS // max(1, size) // _MOST_ADVICE
     device_of, value = dict(plan.device_of), plan.value
-    reasons = ("pin", "merge", "preference", "given", "fallback")
     bound = {name for p in plan.graph.parts if p.near for name in (p.name, *p.near)}
     changeable = [  # by names that pins know; not bound to another
         one
         for one in plan.placements
-        if one.reason in reasons
+        if one.reason in ("pin", "merge", "preference", "given", "fallback")
         and one.part not in bound
         and plan.graph.part[one.part].kind in ("branch", "merge")
         and (calls := plan.graph.calls_of[one.part])

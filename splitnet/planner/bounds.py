@@ -52,10 +52,9 @@ def lower_bound(
 def cost_per_device(problem: Problem, objective: str) -> Floats:
     """Per group and device, what it adds to the device's load or bytes."""
     graph = problem.graph
+    cost = graph.seconds[:, graph.kind]
     if objective == "memory":
-        cost = np.tile(graph.size_bytes[:, None], problem.device_count)
-    else:
-        cost = graph.seconds[:, graph.kind]
+        cost = graph.size_bytes[:, None]  # on any device
     return np.where(graph.allowed, cost, inf)
 
 

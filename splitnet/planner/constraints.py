@@ -121,9 +121,7 @@ def resolve(
     list is allowed, and what requested one missing device need not stay together.
     """
     requests = {part.name: Request(graph, cluster, part) for part in graph.parts}
-    allowed = {
-        name: one.allowed(whole_lists=whole_lists) for name, one in requests.items()
-    }
+    allowed = {n: one.allowed(whole_lists=whole_lists) for n, one in requests.items()}
     lacking = {name: one.first for name, one in requests.items() if not one.here}
     if lacking and missing == "error":
         available = ", ".join(device.name for device in cluster)

@@ -173,8 +173,7 @@ class Evaluator:
 
     def need(self, parts: Sequence[str]) -> Memory:
         """What some parts need wherever they are, without copies."""
-        numbers = (u for part in parts for u in self._units.get(part, ()))
-        units = [self.step.units[u] for u in numbers]
+        units = [self.step.units[u] for p in parts for u in self._units.get(p, ())]
         passing = (max(u.memory.forward, u.memory.backward) for u in units)
         return Memory(
             weights=sum(unit.weight_bytes for unit in units),

@@ -113,9 +113,6 @@ def sensitivity(
         perturbation: every call and every link is slower or faster by up to this share.
         draws: how often.
         seed: of the draws.
-
-    Raises:
-        DeclarationError: arguments of another type or out of range.
     """
     draw, evaluator = random.Random(seed), evaluator_of(plan)
     options = "objective", "contiguity", "optimizer", "training"

@@ -216,8 +216,7 @@ class _Held:
         for edge in self.step.edges:
             here = device[edge.source]
             givers[edge.source] += [r for r in edge.gradients_from if device[r] == here]
-        later = range(self.piece, n)
-        for u in sorted(later, key=lambda u: (self.start[n + u], -u)):
+        for u in sorted(range(self.piece, n), key=lambda u: (self.start[n + u], -u)):
             before = n + u - self.piece
             ready = self.stop[u] - (self.start[u] - begin[u])
             for r in givers[u]:  # those of its gradients that are made here

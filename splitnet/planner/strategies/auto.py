@@ -182,9 +182,8 @@ class Choice(Trial):
     ) -> None:
         self._plain = replace(options, **_FREE)
         evaluator = Evaluator.of(graph, cluster, self._plain)
-        groups = evaluator.resolve(options.missing)
         known = space.obstacles_of(graph) | dict(obstacles)
-        super().__init__(evaluator, groups, known, options)
+        super().__init__(evaluator, evaluator.resolve(options.missing), known, options)
         self.refused: NothingFitsError | None = None
         more = self._searched(graph) if searched else []
         self.until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
