@@ -97,7 +97,6 @@ def _root(
 
 
 command = get_command(_app)
-"""The root command, with all others below it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

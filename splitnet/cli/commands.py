@@ -124,9 +124,8 @@ def score(
     source, cluster, _, search = cli.opened(target, options)
     scored = sn.score(source, cluster, given, **search)
     broken = violations(scored)
-    figures = _figures(scored) | {"violations": broken}
     text = "\n".join([sn.table(scored), *(f"broken: {line}" for line in broken)])
-    answer(figures, text, for_program=json_)
+    answer(_figures(scored) | {"violations": broken}, text, for_program=json_)
     return 1 if broken else 0
 
 

@@ -116,9 +116,7 @@ def run_with_workers(
     return code
 
 
-def run_program(
-    program: list[str], environ: Mapping[str, str]
-) -> tuple[int, list[int]]:
+def run_program(program: list[str], env: Mapping[str, str]) -> tuple[int, list[int]]:
     """Run a program: its exit code, and the signals that this process got meanwhile.
 
     SIGTERM is passed on; the terminal itself sends Ctrl-C to both. The program ends
@@ -134,7 +132,7 @@ def run_program(
             running.send_signal(number)
 
     try:
-        running = subprocess.Popen(program, env=environ, preexec_fn=end_with_parent)
+        running = subprocess.Popen(program, env=env, preexec_fn=end_with_parent)
     except OSError as error:
         raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
     before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}

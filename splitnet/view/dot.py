@@ -280,9 +280,8 @@ def _place_boxes(
     titles = dict.fromkeys((names[0] for names in lanes.values()), -1)
     boxes = [name for name in sizes if name not in titles]
     column_of = titles | _columns_of(boxes, links)
-    widths: dict[int, float] = {}
-    for name, column in column_of.items():
-        widths[column] = max(widths.get(column, 0.0), sizes[name][0])
+    members = grouped(column_of, column_of.__getitem__)
+    widths = {column: max(sizes[n][0] for n in its) for column, its in members.items()}
     begin, right = {}, _PADDING
     for column, width in sorted(widths.items()):
         begin[column] = right
