@@ -1,7 +1,6 @@
 """Placement constraints: `on=`, `near=`, `apart=` and pins, resolved for one cluster.
 
-Each part requests devices in order of preference, in its declaration or by a pin. The
-result says for every group of parts that share a device which devices it may use.
+Each part requests devices in order of preference, in its declaration or by a pin.
 """
 
 import difflib

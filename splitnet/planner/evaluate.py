@@ -47,9 +47,8 @@ class Evaluation(Outcome):
 class Evaluator:
     """One graph on one cluster under one objective; evaluates any placement of it.
 
-    The simulator runs a step of parts: all inputs of a part at its start, all outputs
-    at its end. With `regroup` the parts are single calls, and what runs are the
-    functions that a placement makes of them: see `as_run`.
+    With `regroup` the parts are single calls, and what runs are the functions that a
+    placement makes of them: see `as_run`.
     """
 
     graph: Graph

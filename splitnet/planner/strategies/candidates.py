@@ -148,7 +148,6 @@ class Trial:
 
     `obstacles` say why there are no "microbatches" or "towers"; what `options` fix and
     cannot be raises a `DeclarationError`. `workers` may be used by towers and stages.
-
     Once a strategy fits, none begins after `until` on the clock.
     """
 
