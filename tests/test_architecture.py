@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 import splitnet
 from splitnet.core import HOOKS, hook
+from tests.child import python
 
 PACKAGE = Path(splitnet.__file__).parent
 ROOT = PACKAGE.parent
@@ -164,11 +163,8 @@ def test_import_and_help_load_no_framework_and_change_nothing():
         "contextlib.suppress(SystemExit): main(['--help'])\n"
         "print([m for m in ('tensorflow', 'keras', 'networkx') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
 
-    assert done.stdout.split() == ["[]", "True", "[]"]
+    assert python("-c", code).stdout.split() == ["[]", "True", "[]"]
 
 
 def test_type_checkers_and_the_lazy_imports_see_the_same_names():

@@ -1,9 +1,6 @@
 """What is uploaded: an sdist that makes a wheel, which runs without the clone."""
 
-import os
 import re
-import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
@@ -13,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from splitnet import __version__
+from tests.child import python
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = (
@@ -29,10 +27,9 @@ PLAN = (
 
 
 def built(folder, source, kind):
-    words = ["-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
-    subprocess.run(
-        [sys.executable, *words], cwd=source, check=True, capture_output=True
-    )
+    words = ("-m", "hatchling", "build", "-t", kind, "-d", folder)
+    done = python(*words, cwd=source)
+    assert done.returncode == 0, done.stderr
     (made,) = folder.glob("*.tar.gz" if kind == "sdist" else "*.whl")
     return made
 
@@ -56,14 +53,7 @@ def wheel(sdist, tmp_path_factory):
 
 
 def outside(wheel, folder, *words):
-    done = subprocess.run(
-        [sys.executable, *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(wheel)},
-        check=False,
-    )
+    done = python(*words, cwd=folder, PYTHONPATH=str(wheel))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

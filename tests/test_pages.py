@@ -1,12 +1,11 @@
 """What README, docs and examples show is run, and the site builds."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.child import python
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -23,17 +22,6 @@ def blocks(page, language):
 def commands(page):
     lines = "".join(blocks(page, "bash")).splitlines()
     return [line for line in lines if line.startswith("splitnet ")]
-
-
-def run(arguments, folder):
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"},
-        check=False,
-    )
 
 
 PROGRAMS = [page for page in PAGES if blocks(page, "python")]
@@ -79,8 +67,8 @@ def outcome(folder):
         beside.mkdir()
         for example in EXAMPLES:
             (beside / example.name).write_bytes(example.read_bytes())
-    together = [str(ROOT / "tests" / "pages.py"), str(folder), *map(str, programs)]
-    done = run(together, folder)
+    together = ROOT / "tests" / "pages.py", folder, *programs
+    done = python(*together, cwd=folder, COLUMNS="100")
     assert done.returncode == 1  # for the bad ones, see below
     return done.stdout
 
@@ -204,7 +192,8 @@ def test_readme_commands_need_nothing_but_python_and_pip():
 
 
 def test_the_site_asks_no_other_host(tmp_path):
-    done = run(["-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)], ROOT)
+    words = ("-m", "mkdocs", "build", "--strict", "-q", "-d", tmp_path)
+    done = python(*words, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
 
     pages = list(tmp_path.rglob("*.html"))

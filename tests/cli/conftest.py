@@ -1,9 +1,6 @@
 """Files that commands are given, and ways to call the command."""
 
 import json
-import os
-import subprocess
-import sys
 from typing import NamedTuple
 
 import pytest
@@ -56,21 +53,5 @@ def cli(capsys):
     def run(words, code=0):
         assert main(words.split()) == code
         return Printed(*capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def child():
-    """Run a Python of its own."""
-
-    def run(*words, **environ):
-        return subprocess.run(
-            [sys.executable, *words],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.getcwd()} | environ,
-            check=False,
-        )
 
     return run

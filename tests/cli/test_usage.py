@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.serialization import write_cluster
+from tests.child import python
 
 
 def test_simulate_and_draw_show_and_write_a_step_and_answer_programs(
@@ -105,9 +107,9 @@ def test_usage_errors_exit_with_2(words, cli):
     assert "Usage: splitnet" in cli(words, 2).err
 
 
-def test_tensorflow_is_loaded_only_where_it_is_needed(plan_file, child):
+def test_tensorflow_is_loaded_only_where_it_is_needed(plan_file):
     """Not for saved files, and not to say that a file is missing."""
-    done = child(
+    done = python(
         "-c",
         "import sys; from splitnet.cli import main\n"
         "for words in ('plan none.py:x', 'audit no.such:x', 'measure none.keras'):\n"
@@ -124,18 +126,18 @@ def test_tensorflow_is_loaded_only_where_it_is_needed(plan_file, child):
     assert done.stderr.count("there is no") == 3
 
 
-def test_a_pipe_gets_nothing_but_answers(plan_file, child):
+def test_a_pipe_gets_nothing_but_answers(plan_file):
     """No colour, progress or noise; what its encoding lacks is replaced, or escaped."""
     path = Path(plan_file)
     path.write_text(path.read_text().replace("left", "l\u00efnks"), encoding="utf-8")
     words = ["--gpus=2", "--preset=A100", "--time-limit=0.5"]
-    command = "-m", "splitnet"
-    shown = child(*command, "plan", plan_file, *words, PYTHONIOENCODING="ascii")
+    ascii_only = partial(python, "-m", "splitnet", PYTHONIOENCODING="ascii")
+    shown = ascii_only("plan", plan_file, *words)
     assert shown.returncode == 0
     assert "l?nks" in shown.stdout
     assert "\x1b" not in shown.stdout
     assert shown.stderr == ""
-    figures = child(*command, "simulate", plan_file, "--json", PYTHONIOENCODING="ascii")
+    figures = ascii_only("simulate", plan_file, "--json")
     assert "l\u00efnks" in {one["part"] for one in json.loads(figures.stdout)["tasks"]}
 
 

@@ -1,10 +1,9 @@
 """Programs that each run in a Python of its own."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
+
+from tests.child import python
 
 HEAD = """
 import json, os, signal, socket, subprocess, sys, tempfile, time, warnings
@@ -35,14 +34,6 @@ def story(code, folder, *, seconds=240, **environ):
     program = HEAD + textwrap.dedent(code) + "\nprint(json.dumps(answer))\n"
     script = folder / "story.py"
     script.write_text(program)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
-        timeout=seconds,
-        check=False,
-    )
+    done = python(script, cwd=folder, seconds=seconds, **environ)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}

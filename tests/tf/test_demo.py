@@ -4,11 +4,7 @@ Each command runs in a Python of its own, as TensorFlow starts once per process.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,9 +14,9 @@ import splitnet as sn
 from splitnet.cli import commands, main
 from splitnet.demo import DemoResult, pairs_of_digits
 from splitnet.tf.runtime import devices
+from tests.child import python
 
 GIB = 2**30
-ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
 import keras
@@ -56,18 +52,11 @@ def folder(tmp_path_factory):
     return made
 
 
-def test_demo_learns_to_compare_held_out_digits(folder):
+def test_demo_learns_to_compare_held_out_digits(folder, monkeypatch):
     """On the devices that were planned, with two pictures, the plan, and no noise."""
-    words = ["-m", "splitnet", "demo", "--epochs", "1", "--out", "shown"]
-    done = subprocess.run(
-        [sys.executable, *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-        | {"PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    words = ("-m", "splitnet", "demo", "--epochs", "1", "--out", "shown")
+    done = python(*words, cwd=folder)
     accuracy = re.search(r"^validation accuracy ([\d.]+) %", done.stdout, re.MULTILINE)
 
     assert done.returncode == 0, done.stdout + done.stderr

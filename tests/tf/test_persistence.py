@@ -1,8 +1,5 @@
 """Saved, loaded, moved, exported: files of placed models are plain Keras."""
 
-import os
-import subprocess
-import sys
 import zipfile
 
 import keras
@@ -12,6 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from tests.child import python
 from tests.tf.check import BATCH, Case, assert_near, emitted, numbers
 
 STRANGER = """
@@ -74,13 +72,7 @@ def test_saved_model_loads_without_splitnet_on_one_cpu(saved, trained, case, tmp
     paths = [tmp_path / name for name in ("a.npy", "b.npy", "out.npy")]
     for path, data in zip(paths, case.x):
         np.save(path, data)
-    done = subprocess.run(
-        [sys.executable, "-c", STRANGER, saved, *paths],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-        check=False,
-    )
+    done = python("-c", STRANGER, saved, *paths, TF_CPP_MIN_LOG_LEVEL="3")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == ["Functional", "2"]

@@ -1,9 +1,6 @@
 """The engine where it is installed, interrupted, or not compiled at all."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from itertools import product
 
@@ -13,6 +10,7 @@ from splitnet.core.plan import CONTIGUITIES, OBJECTIVES
 from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import solve, value_of
 from splitnet.planner.problem import single_devices
+from tests.child import python
 from tests.planner.engine.problems import random_loads, step_problem
 
 WITHOUT_FOLDERS = """
@@ -50,18 +48,14 @@ for objective, contiguity in zip(OBJECTIVES, ("free", "convex", "pipeline")):
 
 
 @pytest.mark.parametrize("code", [WITHOUT_FOLDERS, WITHOUT_COMPILER])
-def test_engine_works_where_it_is(code):
+def test_engine_works_where_it_is(code, monkeypatch):
     """Without a folder for machine code, without numba, and interpreted.
 
     Read-only folders: compiled in memory. Five calls: proven optimal. Layers in a row
     that one device has room for: planned by comparison with the bound.
     """
-    environment = os.environ | {"HOME": "/nonexistent", "PYTHONPATH": os.getcwd()}
-    environment.pop("XDG_CACHE_HOME", None)
-
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    done = python("-c", code, HOME="/nonexistent")
 
     assert done.returncode == 0, done.stderr
 

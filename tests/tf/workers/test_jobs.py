@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import kubernetes_validate
@@ -13,6 +12,7 @@ import yaml
 from splitnet.cli import main
 from splitnet.core.errors import ConfigError
 from splitnet.tf.workers.connect import job_of
+from tests.child import run
 
 TF_CONFIG = {
     "cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]},
@@ -138,19 +138,8 @@ def ran(command, folder, **programs):
     for name, text in programs.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    paths = {
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | paths,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return run(*command, cwd=folder, seconds=240, PATH=path)
 
 
 SRUN = """#!/bin/sh

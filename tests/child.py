@@ -1,0 +1,23 @@
+"""Programs that run beside the tests, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+
+def run(*command, cwd=None, seconds=None, **environ):
+    """Run a command to its end; whatever Python it starts finds splitnet and tests."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
+        timeout=seconds,
+        check=False,
+    )
+
+
+def python(*words, **how):
+    """Run a Python of its own with these words."""
+    return run(sys.executable, *words, **how)
