@@ -17,7 +17,6 @@ from splitnet.core.plan import Plan
 from splitnet.planner.evaluate import executed
 from splitnet.simulator.microbatch import execution_of, pipeline_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.keras_api import tables_of
 from splitnet.tf.parallel import splitting
 from splitnet.tf.parallel.pipeline import check_losses, check_pipeline, pipelined
 from splitnet.tf.parallel.towers import SynchronisedNorm, TowerRunner
@@ -160,15 +159,11 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
 
 def _bring_constants(node: Any, device: str) -> None:
     """Copy constants among a call's arguments to its device, once for all steps."""
-
-    def brought(value: Any) -> Any:
-        if not isinstance(value, tf.Tensor):
-            return value
-        with tf.device(device):
-            return tf.identity(value)
-
     arguments = node.arguments
-    arguments.args, arguments.kwargs = arguments.convert(brought)
+    with tf.device(device):
+        arguments.args, arguments.kwargs = arguments.convert(
+            lambda value: tf.identity(value) if isinstance(value, tf.Tensor) else value
+        )
 
 
 def _obstacle(node: Any, how: str, device: str) -> str:
@@ -183,7 +178,7 @@ def _obstacle(node: Any, how: str, device: str) -> str:
         return ""
     if any(isinstance(one, _LOOPING) for one in layers):
         return "XLA compiles its loop for one length only"
-    if any(device_of(v) != device for v in tables_of(node.operation)):
+    if any(device_of(v) != device for v in keras_api.tables_of(node.operation)):
         return "it reads rows of a table on another device"
     if all(
         keras_api.from_keras(layer)

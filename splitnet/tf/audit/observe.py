@@ -1,8 +1,4 @@
-"""Audit one executed step: where every op, variable, slot and copy really was.
-
-A model that splitnet did not emit runs in the scopes of its plan's parts for the time
-of the audit, so that any recipe can be put to the test.
-"""
+"""Audit one executed step: where every op, variable, slot and copy really was."""
 
 import contextlib
 import threading
@@ -67,8 +63,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         functions = held.enter_context(tf_api.watch_graphs())
         if placed is None:  # its ops get the scopes of the plan's parts
             blueprint = planned_blueprint(model, plan)
-            sites = planned_sites(blueprint, plan)
-            placed = placement(plan, blueprint.flow, sites)
+            placed = placement(plan, blueprint.flow, planned_sites(blueprint, plan))
             held.enter_context(marked(model, placed))
         held.enter_context(state_restored(model, training=training))
         known = _traced(model, placed, batch) if training else {}

@@ -1,6 +1,7 @@
 """Private names of TensorFlow, each behind a function that says what it is for."""
 
 import contextlib
+import copy
 import functools
 import itertools
 import sys
@@ -50,9 +51,7 @@ def wait_for_eager_operations() -> None:
 def join_again(cluster_spec: Any) -> None:
     """Join workers again, or others; TensorFlow's public way would listen anew."""
     context = tf_context.context()
-    known = context.get_server_def()
-    fresh = type(known)()
-    fresh.CopyFrom(known)
+    fresh = copy.deepcopy(context.get_server_def())
     fresh.cluster.CopyFrom(cluster_spec.as_cluster_def())
     context.update_server_def(fresh)
 

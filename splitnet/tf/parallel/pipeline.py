@@ -18,7 +18,6 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError, listed, warn
 from splitnet.simulator.microbatch import Pipeline, runs_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.keras_api import states_of, weights_of
 from splitnet.tf.parallel.towers import Shards
 from splitnet.tf.placement.device_function import device_of
 from splitnet.tf.placement.part_gradient import not_inlined
@@ -109,7 +108,7 @@ def _stages(placed: Placed) -> dict[_Unit, _Waits]:
             stage = placed.pipeline.stage_of.get(placed.part_of[key])
             if stage is None:
                 continue
-            if any(weights_of(node.operation) for node in segment.nodes):
+            if any(keras_api.weights_of(node.operation) for node in segment.nodes):
                 learning.add(unit)
             stage_of[unit] = stage
             units.add_node(unit)
@@ -314,7 +313,7 @@ def obstacles_of(source: Any) -> dict[str, str]:
                 if layer is not site.node.operation:
                     note(f"{layer.name!r} is inside of another layer", "towers")
             elif not keras_api.from_keras(layer) and any(
-                "seed" not in variable.name for variable in states_of(layer)
+                "seed" not in variable.name for variable in keras_api.states_of(layer)
             ):
                 note(f"{layer.name!r} has a state that its calls may change")
     for tensor in model.outputs:

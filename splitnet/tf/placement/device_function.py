@@ -157,18 +157,13 @@ def _elements(tensor: Any) -> int:
 
 def where(tensor: Any) -> str:
     """The canonical device of a tensor, also of a capture or a variable's value."""
-    while not hasattr(tensor, "numpy"):
-        op = tensor.op
-        captured = op.type == "Placeholder" and tensor.dtype == tf.resource
-        if op.device and not captured:  # which has the device of its first reader
-            return canonical(op.device)
-        if op.type == "Placeholder":
-            captures = tensor.graph.captures
-            tensor = next((out for out, inside in captures if inside is tensor), None)
-            if tensor is None:
-                return ""
-        elif op.type in _LOOK_THROUGH and op.inputs:
-            tensor = op.inputs[0]
-        else:
-            return ""
-    return canonical(tensor.device)
+    if hasattr(tensor, "numpy"):
+        return canonical(tensor.device)
+    op = tensor.op
+    captured = op.type == "Placeholder" and tensor.dtype == tf.resource
+    if op.device and not captured:  # which has the device of its first reader
+        return canonical(op.device)
+    behind = op.inputs if op.type in _LOOK_THROUGH else ()
+    if op.type == "Placeholder":
+        behind = [out for out, inside in tensor.graph.captures if inside is tensor]
+    return where(behind[0]) if behind else ""

@@ -14,7 +14,6 @@ from typing import Any
 import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
-from splitnet.tf.internals.tf_api import ancestors
 
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 _AGAIN = ("Const", "Transpose")  # TensorFlow folds transposes into products
@@ -72,7 +71,7 @@ def part_gradient(
         number
         for number, one in enumerate(outputs)
         if one.dtype.is_floating or one.dtype.is_complex
-        if sources & ancestors([one.op])
+        if sources & tf_api.ancestors([one.op])
     ]
     # Not on the device of the call: TensorFlow would write it into the function.
     with graph.as_default(), tf.device(None), tf.name_scope("gradients"):
@@ -83,7 +82,7 @@ def part_gradient(
     if not found:
         return None
     back = list(found.values())
-    early = ancestors(ops)
+    early = tf_api.ancestors(ops)
     both = (*_AGAIN, *_POOLS) if on_cpu else _AGAIN
     known = {one.op for one in graph.inputs} if how == "recompute" else early
     late, read = _late(_flat(back), known, {one.op for one in given}, both)

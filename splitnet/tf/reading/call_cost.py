@@ -70,8 +70,7 @@ def cost_of(
 ) -> Work:
     """The cost of one call of a built layer, raw operation or model; nothing runs.
 
-    `node` is a Keras node or an `InnerNode`; its variables need no values. `settings`
-    are those of its operation, if they are known.
+    `node` is a Keras node or an `InnerNode`; `settings` are those of its operation.
     """
     if node.is_input:
         return Work()

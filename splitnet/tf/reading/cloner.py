@@ -1,8 +1,4 @@
-"""Copy layers and functional models, each layer made under the device of its weights.
-
-Layers are rebuilt from their configuration and called as their originals were. A layer
-that cannot be rebuilt is used as it is.
-"""
+"""Copies of layers and functional models, made from configurations."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -30,9 +26,8 @@ def clone(
 ) -> Blueprint:
     """Make the model of a blueprint anew, each layer under the device of its weights.
 
-    Weights have the values that the source's have or would be initialized with, and
-    its order, names and paths. `move` says whether layers that are used themselves are
-    moved to their devices, and with them a placed model that has them.
+    `move` says whether layers that are used themselves are moved to their devices, and
+    with them a placed model that has them.
     """
     held, more = dict[int, str](), True
     with keras_api.random_states_kept():

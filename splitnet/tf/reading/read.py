@@ -20,8 +20,7 @@ from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.net import raise_faults
 from splitnet.core.plan import NESTED, Plan
 from splitnet.core.replication import batch_shares, collapse, expand, fold
-from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.keras_api import tables_of, variables_of
+from splitnet.tf.internals.keras_api import sublayers, tables_of, variables_of
 from splitnet.tf.reading.call_cost import cost_of, settings_of, size_of
 from splitnet.tf.reading.flatten import Blueprint, Site, counted, is_sparse
 from splitnet.tf.reading.source import blueprint_of, sized
@@ -128,7 +127,7 @@ def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
                 )
         if blueprint.towers[site.part].batch_norm == "synchronised" and any(
             isinstance(layer, keras.layers.BatchNormalization)
-            for layer in keras_api.sublayers(site.node.operation)[1:]
+            for layer in sublayers(site.node.operation)[1:]
         ):
             yield (
                 f"{who} holds a BatchNormalization, which batch_norm='synchronised' "

@@ -80,10 +80,7 @@ class Work:
 def trace(
     call: Callable[..., Any], sizes: Sequence[Any], variables: Sequence[Any] = ()
 ) -> Work:
-    """Trace `call` and its gradient on tensors of these `tf.TensorSpec`s; run neither.
-
-    The Keras variables that it may read need no values.
-    """
+    """Trace `call` and its gradient on tensors of these `tf.TensorSpec`s."""
     graph = tf_api.FuncGraph("cost")  # takes tensors that layers hold as captures
 
     def placed(tensors: Iterable[Any]) -> list[Any]:
@@ -337,26 +334,18 @@ def _constant(tensor: Any) -> bool:
 
 def _root(tensor: Any) -> Any:
     """The tensor whose memory this one shares, also if it only passes a loop."""
-    while True:
-        op = tensor.op
-        if op.type in _VIEWS:
-            tensor = op.inputs[0]
-        elif (  # TensorFlow drops a multiplication by 1
-            op.type == "Mul"
-            and _constant(op.inputs[0])
-            and tf.get_static_value(op.inputs[0]).item() == 1
-        ):
-            tensor = op.inputs[1]
-        elif op.type in _LOOPS:
-            body = _bodies(op, op.graph)[0]
-            end = body.outputs[tensor.value_index]
-            while end.op.type in _VIEWS:
-                end = end.op.inputs[0]
-            if end is not body.inputs[tensor.value_index]:
-                return tensor
-            tensor = op.inputs[tensor.value_index]
-        else:
-            return tensor
+    op, place = tensor.op, tensor.value_index
+    if op.type in _VIEWS:
+        return _root(op.inputs[0])
+    if op.type == "Mul" and _constant(op.inputs[0]):
+        # TensorFlow drops a multiplication by 1.
+        one = tf.get_static_value(op.inputs[0]).item() == 1
+        return _root(op.inputs[1]) if one else tensor
+    if op.type in _LOOPS:
+        body = _bodies(op, op.graph)[0]
+        if _root(body.outputs[place]) is body.inputs[place]:
+            return _root(op.inputs[place])
+    return tensor
 
 
 def elements_of(tensor: Any) -> int:

@@ -49,7 +49,7 @@ _LINK = Link("*", "*", 1.2e9, 4e-4)  # between processes of one machine, over lo
 _NO_PROXY = "no_grpc_proxy"  # gRPC reads it in small letters
 _DIE_WITH_PARENT = 1
 _NEW_NET, _NEW_USER = 0x40000000, 0x10000000
-_GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
+_SET_FLAGS, _UP = 0x8914, 0x1
 _ADVICE = (
     "Run the program under `splitnet cluster up --workers N -- python program.py`, "
     "which makes the private network first; or, where other hosts may reach this one "
@@ -260,9 +260,7 @@ def isolate() -> None:
             ):
                 Path("/proc/self", file).write_text(text, encoding="ascii")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
-            request = struct.pack("16sh14x", b"lo", 0)
-            flags = struct.unpack("16sh14x", fcntl.ioctl(plug, _GET_FLAGS, request))[1]
-            fcntl.ioctl(plug, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _UP))
+            fcntl.ioctl(plug, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
     except OSError as error:
         raise ConfigError(
             "cannot make a private network for workers, for which Linux must allow "
