@@ -1,8 +1,6 @@
-"""Plans to models: copies of the source's layers, born and run where the plan says.
+"""Plans to models: copies of the source's layers, born and run where the plan says."""
 
-What runs each part is decided once, here.
-"""
-
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -347,13 +345,8 @@ def summary(model: keras.Model, **options: Any) -> str:
     return "\n".join(lines)
 
 
-def _print_summary(
-    model: Any,
-    line_length: Any = None,
-    positions: Any = None,
-    print_fn: Any = None,
-    **options: Any,
-) -> None:
+def _print_summary(*given: Any, **options: Any) -> None:
     """As `Model.summary`, of an emitted model, with the column of devices."""
-    options |= {"line_length": line_length, "positions": positions}
-    (print_fn or print)(summary(model, **options))
+    named = inspect.signature(keras.Model.summary).bind(*given, **options).arguments
+    show = named.pop("print_fn", None) or print
+    show(summary(named.pop("self"), **named))

@@ -284,9 +284,7 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
         )
         [tensor], dtype = node.inputs, tf.as_dtype(node.attr["T"].type)
         producer, name = step.maker(tensor), _PREFIX.sub("", tensor)
-        ahead = list(
-            walk(readers, lambda one: one.readers if one.op in _PASSING else [])
-        )
+        ahead = [*walk(readers, lambda one: one.readers if one.op in _PASSING else [])]
         ends = {one.op for one in ahead}.difference(_PASSING)
         if source == target or "/ctrl/" in name or ends == {"_Retval"}:
             continue  # or what the function hands to its caller

@@ -167,20 +167,17 @@ class _Cutter(Cloner):
     def __init__(
         self, counts: Mapping[int, int], originals: Mapping[int, Any] | None = None
     ) -> None:
-        super().__init__(originals=originals or {})
+        super().__init__(originals=originals)
         self.slices: dict[int, list[Any]] = {}
         self._counts = counts
 
     def call(self, operation: Any, args: Any, kwargs: Any) -> Any:
         """As `Cloner.call`; of a layer that is cut, what its slices' join gives."""
-        if id(operation) not in self._counts:
+        count = self._counts.get(id(operation))
+        if count is None:
             return super().call(operation, args, kwargs)
         self.slices[id(operation)], joined = cut_layer(
-            operation,
-            self._counts[id(operation)],
-            (args, kwargs),
-            self,
-            lambda layer, given: layer(*given[0], **given[1]),
+            operation, count, self, lambda layer: layer(*args, **kwargs)
         )
         return joined
 
@@ -241,14 +238,10 @@ def files_of_the_whole(model: Any, whole_of: Callable[[Any], Any]) -> None:
             for part, value in zip(parts, values):
                 part.assign(value)
 
-    def by_the_whole(name: str) -> Any:
-        @functools.wraps(getattr(model, name))
-        def write(*args: Any, **kwargs: Any) -> Any:
-            return getattr(whole_of(model), name)(*args, **kwargs)
+    def written(name: str, *args: Any, **kwargs: Any) -> Any:
+        return getattr(whole_of(model), name)(*args, **kwargs)
 
-        return write
-
-    own = {name: by_the_whole(name) for name in ("save", "save_weights")}
+    own = {name: functools.partial(written, name) for name in ("save", "save_weights")}
     vars(model).update(own, load_weights=load_weights)
 
 

@@ -81,8 +81,7 @@ def _place(inner: Any) -> None:
 
     def update_all(_: Any, gradients_and_variables: Any, learning_rate: Any) -> None:
         given = (pair for pair in gradients_and_variables if pair[0] is not None)
-        on_device = grouped(given, lambda pair: device_of(pair[1]))
-        for device, pairs in on_device.items():
+        for device, pairs in grouped(given, lambda pair: device_of(pair[1])).items():
             with tf.name_scope(scope_of("update_all")), tf.device(device):
                 # Both are read once per device instead of once per variable.
                 rate = tf.identity(learning_rate)

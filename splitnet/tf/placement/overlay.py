@@ -202,10 +202,7 @@ def _watch_step(model: Any, placed: Placed, run: Run) -> None:
 def _step(
     model: Any, step: Callable[..., Any], placed: Placed, *, trains: bool = False
 ) -> Callable[..., Any]:
-    """One step of any kind, its graph under a device function.
-
-    `trains`: it is Keras' own, which asks for gradients of trainable weights only.
-    """
+    """One step of any kind, its graph under a device function; `trains` as in `Run`."""
 
     @functools.wraps(step)
     def placed_step(*args: Any, **kwargs: Any) -> Any:

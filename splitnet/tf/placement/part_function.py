@@ -41,7 +41,7 @@ class Segment:
 
 def segments_of(
     flow: Flow, key_of: Mapping[int, str], unit_of: Mapping[int, Any]
-) -> list[Segment]:
+) -> Iterator[Segment]:
     """The calls of a model as segments, in an order in which they can run.
 
     They are the simulator's functions: a segment starts where something arrives from
@@ -78,20 +78,17 @@ def segments_of(
                 order.add_edge(before, mine)
             changed[id(variable)] = mine
 
-    found = []
     for number in nx.lexicographical_topological_sort(order):
         run = nodes[number]
         outputs = [tensor for node in run for tensor in node.outputs]
         made = set(map(id, outputs))
         reads = {id(t): t for node in run for t in node.input_tensors}
-        segment = Segment(
+        yield Segment(
             nodes=tuple(run),
             keys=tuple(key_of[id(node)] for node in run),
             reads=tuple(t for i, t in reads.items() if i not in made),
             gives=tuple(t for t in outputs if readers.get(id(t), set()) - {number}),
         )
-        found.append(segment)
-    return found
 
 
 class StateScope(keras.StatelessScope):

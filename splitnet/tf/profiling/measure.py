@@ -272,8 +272,7 @@ def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:
     Whole numbers are 1, which any embedding takes and no mask hides; texts are "a".
     """
     made = functools.partial(_synthetic, batch=batch, draw=np.random.default_rng(0))
-    inputs, targets = keras.tree.map_structure(made, (model.input, model.output))
-    return inputs, targets
+    return keras.tree.map_structure(made, (model.input, model.output))
 
 
 def _synthetic(tensor: Any, batch: int, draw: np.random.Generator) -> Any:

@@ -69,8 +69,7 @@ class Cloner:
         self._device_of, self._copying = device_of, copy
         self._originals = originals or {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # original and copy
-        # The devices of layers that are used as they are.
-        self._used: dict[int, str | None] = {}
+        self._used: dict[int, str | None] = {}  # devices of layers used as they are
         self._filled: set[int] = set()  # copies
         self.held: dict[int, str] = {}  # why a layer must be used as it is, by its id
 
@@ -98,9 +97,8 @@ class Cloner:
             looked_at = hasattr(operation, "adapt") or getattr(operation, "stateful", 0)
             bare = operation.built and not copy.built and not looked_at
             bare = bare and all(map(from_keras, sublayers(operation)))
-            scope = keras_api.without_values if bare else contextlib.nullcontext
             try:
-                with scope():
+                with keras_api.without_values() if bare else contextlib.nullcontext():
                     made = copy(*args, **kwargs)
                 if source.built:
                     rebuild.check_alike(source, copy)

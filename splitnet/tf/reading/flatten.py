@@ -7,7 +7,7 @@ in a file; only its calls are run one by one, so that several devices can run th
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -19,21 +19,18 @@ MODELS = (keras.Sequential, keras_api.Functional)
 _form = functools.partial(keras.tree.map_structure, type)
 
 
-@dataclass(eq=False)
 class InnerNode:
     """As a Keras node: a call inside an expanded model, at "path/", or of other sizes.
 
     Its outputs are symbolic tensors like `specs`.
     """
 
-    operation: Any
-    arguments: Any
-    specs: InitVar[Iterable[Any]]
-    path: str = ""
-    is_input: bool = False
-
-    def __post_init__(self, specs: Iterable[Any]) -> None:
-        self.input_tensors: list[Any] = list(self.arguments.keras_tensors)
+    def __init__(
+        self, operation: Any, arguments: Any, specs: Iterable[Any], path: str = ""
+    ) -> None:
+        self.operation, self.arguments, self.path = operation, arguments, path
+        self.input_tensors: list[Any] = list(arguments.keras_tensors)
+        self.is_input = not self.input_tensors
         self.outputs = [
             keras.KerasTensor(x.shape, x.dtype, sparse=x.sparse, name=x.name)
             for x in specs
@@ -158,10 +155,8 @@ def flow_of(
                 told = training if told is None else told
                 made = follow(inner, local, f"{below}/", told)
             else:
-                if path or any(tensors[id(t)] is not t for t in node.input_tensors):
-                    nodes.append(_moved(node, tensors, path, training))
-                else:
-                    nodes.append(node)
+                moved = path or any(tensors[id(t)] is not t for t in node.input_tensors)
+                nodes.append(_moved(node, tensors, path, training) if moved else node)
                 made = nodes[-1].outputs
             tensors.update({id(old): new for old, new in zip(node.outputs, made)})
         return [tensors[id(tensor)] for tensor in one.outputs]

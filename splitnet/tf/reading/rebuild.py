@@ -82,10 +82,7 @@ def without(config: Any, ignored: Container[str]) -> Any:
 
 
 def check_alike(layer: Any, clone: Any) -> None:
-    """Raise a NotRebuiltError if a clone has other variables or settings.
-
-    Settings are plain attributes that a class which is not Keras' own has set.
-    """
+    """Raise a NotRebuiltError if a clone has other variables or plain attributes."""
     if [v.shape for v in layer.variables] != [v.shape for v in clone.variables]:
         mine, its = (
             ", ".join(f"{v.name}{tuple(v.shape)}" for v in one.variables) or "none"
@@ -167,10 +164,7 @@ def held_functions(layer: Any) -> list[Any]:
 
 
 def _reached(root: Any, kinds: tuple[type, ...] = _STATEFUL) -> list[Any]:
-    """Values of some kinds, by breadth-first search.
-
-    Followed are items, attributes, closures, defaults, and globals that code names.
-    """
+    """Values of some kinds that something holds, by breadth-first search."""
     seen: dict[int, Any] = {}
     todo = [root]
     for value in todo:  # grows
@@ -181,7 +175,7 @@ def _reached(root: Any, kinds: tuple[type, ...] = _STATEFUL) -> list[Any]:
 
 
 def _held_by(value: Any) -> list[Any]:
-    """What a value holds, one step further; nothing of a framework's module."""
+    """Items, attributes, closures, defaults, globals; nothing of a framework's."""
     if isinstance(value, _HOLDERS):
         return gc.get_referents(value)
     function = isinstance(value, types.FunctionType)

@@ -50,12 +50,12 @@ def _slice_of(whole: Any, axis: int, start: int, size: int) -> Any:
 
 
 def cut_layer(
-    layer: Any, count: int, inputs: Any, copies: Any, call: Callable[[Any, Any], Any]
+    layer: Any, count: int, copies: Any, call: Callable[[Any], Any]
 ) -> tuple[list[Any], Any]:
     """Cut a layer into slices without values, call them, and join what they give.
 
     Their values are those of the whole layer, or of its initializers. `copies` is a
-    cloner of layers without values, `call` calls a layer with the inputs. Returns the
+    cloner of layers without values, `call` calls one with the inputs. Returns the
     outputs of the slices and of the join; a SplitnetError says what prevents that.
     """
     kind, config = type(layer).__name__, _checked_config(layer)
@@ -68,7 +68,7 @@ def cut_layer(
             f"cut over {count} devices."
         )
     whole = copies.of(layer)
-    if not isinstance(call(whole, inputs), keras.KerasTensor):
+    if not isinstance(call(whole), keras.KerasTensor):
         raise SplitnetError(
             f"{who} gives several outputs, which slices cannot; use net.branch."
         )
@@ -93,7 +93,7 @@ def cut_layer(
             changed |= {"slice_number": number, "slice_count": count}
         clone = HEAD_SLICES.get(kind, type(layer)).from_config(changed)
         clone.trainable = layer.trainable
-        parts.append(call(clone, inputs))
+        parts.append(call(clone))
         _give_slices(layer, source, clone, (start, size, width))
         start += size
     saved = keras.saving.serialize_keras_object(layer)

@@ -99,8 +99,7 @@ def sized(blueprint: Blueprint) -> Blueprint:
         known = (extent if n is None else n for n in tensor.shape[1:])
         shape = (*tensor.shape[:1], *known)
         spec = keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
-        none = keras_api.SymbolicArguments()
-        given += flatten.InnerNode(node.operation, none, [spec], is_input=True).outputs
+        given += flatten.InnerNode(node.operation, node.arguments, [spec]).outputs
         if shape != tensor.shape:
             open_sizes.append(f"{node.operation.name!r} {tensor.shape} as {shape}")
     if not open_sizes:
@@ -286,7 +285,8 @@ class NetTrace:
     def _apply(self, body: Any, inputs: Any) -> Any:
         if slices := self._branch.slices:  # each a part of its own
             self._note_user(body)
-            made, joined = cut_layer(body, len(slices), inputs, self.cloner, _call)
+            call = functools.partial(_call, inputs=inputs)
+            made, joined = cut_layer(body, len(slices), self.cloner, call)
             for number, tensor in enumerate(made):
                 node = keras_api.producer(tensor)
                 self.part_of[id(node)] = tower_part(self._branch.name, number)

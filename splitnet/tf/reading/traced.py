@@ -32,10 +32,8 @@ _GRADIENTS = {"Conv2DBackpropInput", "Conv3DBackpropInputV2"}  # transposed conv
 _CONVOLUTIONS = _GRADIENTS | {"Conv2D", "Conv3D"}
 _ANEW = _MATMULS | _CONVOLUTIONS | _MOVES | _WITH_BODIES
 """Operations that read an input again while they write the output."""
-_CLASSES = {
-    **dict.fromkeys(_CONVOLUTIONS, "convolution"),
-    "DepthwiseConv2dNative": "depthwise",
-}
+_CLASSES = dict.fromkeys(_CONVOLUTIONS, "convolution")
+_CLASSES["DepthwiseConv2dNative"] = "depthwise"
 _PRODUCTS = ("convolution", "depthwise", "product")  # classes, see core/costs.py
 _FLOPS = {
     **{"Exp": 4, "Expm1": 4, "Log": 4, "Log1p": 4, "Tanh": 4, "Sigmoid": 4, "Erf": 4},

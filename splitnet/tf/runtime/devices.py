@@ -122,10 +122,7 @@ def _cgroup_bytes(file: str) -> int | None:
 
 
 def details_of(cluster: Cluster) -> dict[str, Details]:
-    """Details of each real GPU and of the processor, by device name.
-
-    Takes 0.1 s, over which the use of the processor is measured.
-    """
+    """Details of each real GPU and of the processor, by device name; takes 0.1 s."""
     total = psutil.virtual_memory().total
     host = Details(
         model=platform.processor() or platform.machine(),
