@@ -1,8 +1,7 @@
 """Split layers in whole models: cut as `strategy="auto"` and `split=` say, and joined.
 
 The blueprint of a net or a Keras model becomes that of a model with slices, each a part
-of its own that asks for a device. A model with slices is saved as the whole model, so
-its files fit any machine; a file of the whole model is loaded into the slices.
+of its own that asks for a device. Its files hold whole layers and fit any machine.
 """
 
 import functools

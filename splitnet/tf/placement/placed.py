@@ -31,8 +31,7 @@ class Shared:
     """What several runs in one step have in common.
 
     `weights` maps (id of a variable, device) to its value there, `states` the id of a
-    variable to (first value, latest value). Micro-batches have `turns`
-    (`tf/parallel/pipeline.py`).
+    variable to (first value, latest value). Micro-batches have `turns`.
     """
 
     turns: Any = None

@@ -20,10 +20,7 @@ _form = functools.partial(keras.tree.map_structure, type)
 
 
 class InnerNode:
-    """As a Keras node: a call inside an expanded model, at "path/", or of other sizes.
-
-    Its outputs are symbolic tensors like `specs`.
-    """
+    """As a Keras node: a call in an expanded model, at "path/", or of other sizes."""
 
     def __init__(
         self, operation: Any, arguments: Any, specs: Iterable[Any], path: str = ""

@@ -190,7 +190,6 @@ def _structure_of(
                 **{name: getattr(work, name) for name in _SAME},
             )
         )
-    made = [made_by[id(tensor)][0] for tensor in blueprint.flow.outputs]
     return Graph(
         name=blueprint.name,
         batch=batch,
@@ -198,7 +197,7 @@ def _structure_of(
         tensors=tuple(tensors.values()),
         weights=tuple(weights.values()),
         parts=blueprint.parts,
-        outputs=tuple(dict.fromkeys(made)),
+        outputs=tuple(dict.fromkeys(made_by[id(t)][0] for t in blueprint.flow.outputs)),
     )
 
 
