@@ -37,7 +37,11 @@ class Shards:
         return list(tf.unstack(shares, self.count))
 
     def split(self, value: Any) -> list[Any]:
-        """Cut a tensor, and its mask, into one padded piece for each tower."""
+        """Cut a tensor, and its mask, into one piece for each tower.
+
+        Each has a sample: the last may be copies of the first sample, through which no
+        gradient comes back.
+        """
         missing = tf.maximum(self.count - self.extent, 0)
         sizes = self._sizes(tf.maximum(self.extent, self.count))
 
