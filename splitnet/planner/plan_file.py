@@ -84,7 +84,7 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
         "placements": tuple(
             _Placed(p.part, p.requested, p.reason, p.device) for p in plan.placements
         ),
-        "compared": plan.verdict.known,
+        "compared": plan.verdict and plan.verdict.known,
     }
     same = {one.name for one in fields(_File)} - known.keys()
     file = _File(**known, **{name: getattr(plan, name) for name in same})
