@@ -250,7 +250,8 @@ def run(
     workers are started again after a failure.
     """
     if workers is None and not Path(script).is_file():
-        raise sn.ConfigError(f"there is no script {script!r}.")
+        usage = "The usage is: splitnet run [OPTIONS] SCRIPT.py [ARGUMENTS]"
+        raise sn.ConfigError(f"there is no script {script!r}. {usage}")
     # Variables, so that child processes of the script see the settings too.
     for name, value in settings.items():
         if value is not None:

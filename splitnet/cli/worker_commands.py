@@ -68,7 +68,7 @@ def worker(
 
 def up(
     program: Program,
-    workers: Annotated[int, "Number of workers."] = 2,
+    workers: Annotated[Positive, "Number of workers."] = 2,
     pin: Annotated[bool, "Pin each worker to one core."] = False,
     threads: Threads = None,
     memory: MemoryLimit = None,
@@ -134,7 +134,8 @@ def run_program(program: list[str], env: Mapping[str, str]) -> tuple[int, list[i
     try:
         running = subprocess.Popen(program, env=env, preexec_fn=end_with_parent)
     except OSError as error:
-        raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
+        why = f"{program[0]!r}: {error.strerror}. Give a command: python train.py"
+        raise ConfigError(f"cannot run {why}") from None
     before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     code = running.wait()
     for number, handler in before.items():

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import splitnet as sn
+from splitnet.cli.worker_commands import run_program
 from splitnet.core.cluster import Cluster
+from splitnet.core.errors import ConfigError
 from splitnet.core.serialization import write_cluster
 from tests.child import python
 
@@ -78,7 +80,10 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("draw {workload}", "it is not a plan of version 1"),
         ("score {plan} {other} --cluster cpu", "names cannot be placed"),
         ("audit {plan}", "has none"),
-        ("run none.py", "there is no script 'none.py'"),
+        (
+            "run --gpu none.py",
+            "no script '--gpu'. The usage is: splitnet run [OPTIONS]",
+        ),
         ("audit none.py:x --plan {plan}", "there is no file 'none.py'"),
         ("worker --cluster {cluster}", "the number of this worker is unknown"),
         (f"audit {__file__}:x --plan {{plan}} --batch 8", "its own"),
@@ -100,11 +105,17 @@ def test_wrong_questions_are_answered_with_words(
     assert said in printed.err
 
 
-@pytest.mark.parametrize(
-    "words", ["nonsense", "draw", "draw a b", "demo --epochs 0", "cluster up"]
-)
+NO_USAGE = "nonsense", "draw", "draw a b", "demo --epochs 0", "cluster up"
+
+
+@pytest.mark.parametrize("words", [*NO_USAGE, "cluster up --workers 0 -- true"])
 def test_usage_errors_exit_with_2(words, cli):
     assert "Usage: splitnet" in cli(words, 2).err
+
+
+def test_a_script_that_is_given_for_a_command_is_told_how():
+    with pytest.raises(ConfigError, match="run 'train.py'.*command: python train.py"):
+        run_program(["train.py"], {})
 
 
 def test_tensorflow_is_loaded_only_where_it_is_needed(plan_file):

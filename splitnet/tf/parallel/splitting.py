@@ -228,7 +228,7 @@ def files_of_the_whole(model: Any, whole_of: Callable[[Any], Any]) -> None:
     def load_weights(*args: Any, **kwargs: Any) -> None:
         whole = whole_of(model)
         whole.load_weights(*args, **kwargs)
-        if whole.optimizer is not None and whole.optimizer.built:
+        if whole.compiled and whole.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         for variable, parts, axis in _pairs(whole, model):
             values = [variable.value]
