@@ -51,6 +51,16 @@ def test_dropout_draws_anew_in_every_tower(cluster):
     assert len({row.tobytes() for row in made}) == 4
 
 
+def test_a_sample_may_become_several_rows(cluster):
+    net = sn.Net("rows")
+    x = net.input("x", (6, 2))
+    net.output(net.towers("t", x, lambda t: keras.ops.reshape(t, (-1, 2)), on=FOUR))
+    model, rows = emitted(net, cluster, batch=8), numbers(6, 2, count=5)
+    for size in (5, 2):
+        made = model.predict_on_batch(rows[:size])
+        np.testing.assert_array_equal(made, rows[:size].reshape(-1, 2))
+
+
 def branched():
     x = keras.Input((6,), name="x")
     left = layers.Dense(4, activation="relu")(x)

@@ -57,13 +57,19 @@ class Shards:
         return pieces
 
     def join(self, pieces: list[Any]) -> Any:
-        """Put pieces together in the order of the samples, without the copies."""
-        whole = tf.concat(pieces, 0)[: self.extent]
+        """Put pieces together in order, without what came of the copies."""
+
+        def joined(each: list[Any]) -> Any:  # a sample may have become several rows
+            rows = tf.shape(whole := tf.concat(each, 0))[0]
+            copies = tf.maximum(self.count - self.extent, 0)
+            return whole[: rows - rows // (self.extent + copies) * copies]
+
+        whole = joined(pieces)
         for name in CARRIED:
             attached = [getattr(piece, name, None) for piece in pieces]
             if all(one is not None for one in attached):
                 with tf.name_scope(keras_api.CARRIED_SCOPE):
-                    setattr(whole, name, tf.concat(attached, 0)[: self.extent])
+                    setattr(whole, name, joined(attached))
         return whole
 
     def mean(self, values: list[Any]) -> Any:
