@@ -101,17 +101,15 @@ _MODULES: dict[str, list[str]] = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [*_MODULE_OF, "__version__"]
 
-HOOKS.update(
-    {
-        "load_cluster": "splitnet.core.serialization:load_cluster",
-        "output_keys": "splitnet.tf.reading.source:output_keys",
-        "explain": "splitnet.planner.analysis:explain",
-        "compare": "splitnet.planner.analysis:compare",
-        "compare_plan": "splitnet.planner.strategies.candidates:compare_plan",
-        "save_plan": "splitnet.planner.plan_file:save_plan",
-        "notebook": "splitnet.view.render:notebook_output",
-    }
-)
+HOOKS |= {
+    "load_cluster": "splitnet.core.serialization:load_cluster",
+    "output_keys": "splitnet.tf.reading.source:output_keys",
+    "explain": "splitnet.planner.analysis:explain",
+    "compare": "splitnet.planner.analysis:compare",
+    "compare_plan": "splitnet.planner.strategies.candidates:compare_plan",
+    "save_plan": "splitnet.planner.plan_file:save_plan",
+    "notebook": "splitnet.view.render:notebook_output",
+}
 
 
 def __getattr__(name: str) -> Any:

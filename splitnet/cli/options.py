@@ -172,10 +172,10 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
         if "strategy" not in search:
             names |= {"objective", "contiguity"} & options.keys()
         search = {name: getattr(held, name) for name in names} | search
-        if "time_limit" in options and not any(p.where for p in held.graph.parts):
-            # Functions of a model's calls are made anew; declared branches stay.
-            functions = (len(calls) > 1 for calls in held.graph.calls_of.values())
-            search["regroup"] = any(functions)
+        if "time_limit" in options:  # functions of a model's calls are made anew
+            from splitnet.planner.problem import in_calls
+
+            search["regroup"] = in_calls(held.graph) != held.graph
         return held.graph, machine or held.cluster, held, search
     if machine is not None:
         hint = "leave --cluster out."

@@ -7,12 +7,11 @@ from itertools import groupby, islice
 import numpy as np
 
 from splitnet.core.plan import Placement, Plan, StrategyComparison, Verdict, value_text
-from splitnet.core.replication import collapse
 from splitnet.core.timeline import Execution
 from splitnet.planner.engine.load_graph import Ints
 from splitnet.planner.engine.solve import compiled_step
 from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
-from splitnet.planner.strategies.candidates import compare_plan
+from splitnet.planner.strategies.candidates import compare_plan, undivided
 
 _MOST_PLAYS = 20_000  # calls simulated to find advice: 2 s or so
 _MOST_COMPARED = 200  # calls of a graph whose strategies are compared for its verdict
@@ -34,12 +33,11 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
     foreign = any(call.backward or call.seconds_on for call in calls)
     small = len(calls) <= _MOST_COMPARED
     comparable = latency and plan.training and small and not foreign
-    alone = evaluator
-    if comparable:  # towers count as the layers that they replicate
-        alone = replace(evaluator, graph=collapse(plan.graph), execution=Execution())
+    alone = undivided(plan) if comparable else evaluator
     single = _on_one_device(strategies) if latency else None
     if single is None:
-        evaluated = {n: alone.evaluate(there) for n, there in alone.single_devices()}
+        runs = {n: alone.as_run(there) for n, there in alone.single_devices()}
+        evaluated = {n: one.evaluate(there) for n, (one, there) in runs.items()}
         single = {name: one.value for name, one in evaluated.items() if one.fits}
         if comparable and strategies is None and not single:  # but in micro-batches
             strategies = compare_plan(plan)

@@ -213,10 +213,9 @@ def call_seconds(
                     back[i] += costs.update_seconds(made, device, "sgd")
                 back[i] += ahead[i] * (call.part in recompute)
             if not (0 <= ahead[i] < inf and 0 <= back[i] < inf):
-                given = f"{ahead[i]} s forward and {back[i]} s backward"
-                hint = "seconds must be finite numbers from 0 on."
                 who = f"for {call.name!r} on {device.name} the cost model gives"
-                raise DeclarationError(f"{who} {given}; {hint}")
+                given = f"{ahead[i]} s forward and {back[i]} s backward"
+                raise DeclarationError(f"{who} {given}; give finite seconds from 0 on.")
         return ahead, back
 
     uses = [(name, i) for i, call in enumerate(graph.calls) for name in call.weights]

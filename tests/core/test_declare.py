@@ -176,8 +176,8 @@ UNUSED = "leads to no output; use it or remove it"
             "the name 'y' is taken by the output at",
         ),
         (
-            lambda n: [n.output(ref) for ref in [x(n)] * 2] and (),
-            "the name 'x' is taken by the output at",
+            lambda n: [n.output(r) for r in [x(n)] * 2] and (),
+            "'x' is taken by the outp",
         ),
         (
             lambda n: [branch(n, x(n), near="x")],

@@ -6,6 +6,7 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
+from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import violations
 from splitnet.planner.evaluate import score
 from splitnet.planner.problem import in_calls
@@ -159,8 +160,11 @@ def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls():
     """As the plan itself, or its table of parts."""
     plan = find_plan(CALLS, BOX, pins={"c[01]": "gpu:0", "*": "gpu:1"}, regroup=True)
     assert len(in_calls(plan.graph).parts) == len(CALLS.parts) > len(plan.graph.parts)
-    declared = [replace(part, where="net.py:1") for part in plan.graph.parts]
-    assert len(in_calls(replace(plan.graph, parts=(*declared,))).parts) == len(declared)
+    declared = tuple(replace(part, where="net.py:1") for part in plan.graph.parts)
+    whole = replace(plan.graph, parts=declared)
+    assert in_calls(whole) == whole
+    alone = score(CALLS, BOX, {"*": "gpu:0"}, regroup=True).value
+    assert with_verdict(plan).verdict.single_device_value == pytest.approx(alone)
     assert list(plan.device_of) == ["x", "c0 .. c1", "c2 .. c3"]
     assert plan["c2"].device == "gpu:1"
 

@@ -173,7 +173,6 @@ def chain_partition(
     load = _interval_loads(graph, order, bounds, np.unique(sort, return_index=True)[1])
     best, end = np.full((states, len(bounds)), inf), len(bounds) - 1
     best[0, 0] = 0.0
-
     for s in range(1, states):
         for c, each in enumerate(radix):
             if s // each % (number[c] + 1):

@@ -18,6 +18,7 @@ from splitnet.core.replication import collapse, split_layers
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, Placed, default_groups, evaluator_of
+from splitnet.planner.problem import bind_shared_weights, in_calls
 from splitnet.planner.strategies import space
 from splitnet.simulator.microbatch import pipeline_of, recomputed_parts
 
@@ -125,20 +126,31 @@ def compared(
     return StrategyComparison(tuple(rows), "" if chosen is None else chosen.kind)
 
 
+def undivided(plan: Plan) -> Evaluator:
+    """The evaluator of a plan's model without towers; functions are calls again."""
+    whole = collapse(plan.graph)
+    graph = in_calls(whole)
+    if regroup := graph != whole:
+        on = {"branch": ("auto",)}
+        parts = tuple(replace(p, on=on.get(p.kind, p.on)) for p in graph.parts)
+        graph = bind_shared_weights(replace(graph, parts=parts))
+    mine = replace(evaluator_of(plan), execution=Execution())
+    return replace(mine, graph=graph, regroup=regroup)
+
+
 def compare_plan(plan: Plan) -> StrategyComparison:
     """Compare a plan with other ways to run its model on its cluster; none is searched.
 
     A pipeline keeps the plan's devices, or has stages of even work.
     """
-    whole = collapse(plan.graph)
     mine = replace(evaluator_of(plan), objective="latency")
-    obstacles = space.obstacles_of(whole)
-    if split_layers(whole):
+    whole = replace(undivided(plan), objective="latency")
+    obstacles = space.obstacles_of(whole.graph)
+    if split_layers(whole.graph):
         obstacles["towers"] = "slices of layers are where the plan has them"
-    once = replace(mine, execution=Execution())
-    groups = default_groups(whole, plan.cluster)
-    trial = Trial(replace(once, graph=whole), groups, obstacles, PlanOptions())
-    trial.run([(once, plan.device_of)])
+    groups = default_groups(whole.graph, plan.cluster)
+    trial = Trial(whole, groups, obstacles, PlanOptions())
+    trial.run([(replace(mine, execution=Execution()), plan.device_of)])
     found = [Candidate(mine, plan.device_of, given=True), *trial.found]
     return compared(one for one in found if one.kind != "placement")
 

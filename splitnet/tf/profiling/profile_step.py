@@ -33,10 +33,7 @@ _Calls = Mapping[tuple[str, str], Sequence[str]]
 
 
 def profile_step(
-    model: keras.Model,
-    batch: Any,
-    *,
-    steps: Annotated[int, Meta(ge=1, le=1000)] = 3,
+    model: keras.Model, batch: Any, *, steps: Annotated[int, Meta(ge=1, le=1000)] = 3
 ) -> Timeline:
     """Run training steps and return the shortest as a measured timeline.
 

@@ -382,10 +382,7 @@ def _slurm(environ: Mapping[str, str]) -> _Found:
     os.environ.update(step | {k: v for k, v in environ.items() if k in step})
     try:
         spec = tf.distribute.cluster_resolver.SlurmClusterResolver(
-            port_base=port + 1,
-            gpus_per_node=1024,
-            gpus_per_task=1,
-            auto_set_gpu=False,
+            port_base=port + 1, gpus_per_node=1024, gpus_per_task=1, auto_set_gpu=False
         ).cluster_spec()
     finally:
         os.environ.clear()

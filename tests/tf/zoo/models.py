@@ -36,8 +36,7 @@ def made_up(built, batch=ROWS, *, below=7):
         built.inputs[0] if plain else built.input,
     )
     y = keras.tree.map_structure(
-        lambda tensor: np.asarray(_input(tensor, batch, below), "float32"),
-        built(x),
+        lambda tensor: np.asarray(_input(tensor, batch, below), "float32"), built(x)
     )
     return Case(built, x, y, sizes=(batch, batch))
 
