@@ -175,10 +175,7 @@ UNUSED = "leads to no output; use it or remove it"
             lambda n: [n.output(x(n, name), "y") for name in "ab"] and (),
             "the name 'y' is taken by the output at",
         ),
-        (
-            lambda n: [n.output(r) for r in [x(n)] * 2] and (),
-            "'x' is taken by the outp",
-        ),
+        (lambda n: [n.output(r) for r in [x(n)] * 2] and (), "'x' is taken by the out"),
         (
             lambda n: [branch(n, x(n), near="x")],
             "near= takes what a branch returned. Received: 'x'",
