@@ -8,6 +8,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.core.graph import Towers
 from splitnet.tf.parallel.data_parallel import towers_of
+from splitnet.tf.parallel.towers import Shards
 from tests.tf.check import emitted, in_policy, numbers, sgd
 from tests.tf.zoo.ways import FOUR, TWO, towered
 
@@ -45,7 +46,6 @@ def test_dropout_draws_anew_in_every_tower(cluster):
     x = net.input("x", (64,))
     net.output(net.towers("drop", x, layers.Dropout(0.5, seed=3), on=FOUR))
     model = emitted(net, cluster, batch=4)
-
     made = np.asarray(model(np.ones((4, 64), "float32"), training=True))
 
     assert len({row.tobytes() for row in made}) == 4
@@ -56,9 +56,10 @@ def test_a_sample_may_become_several_rows(cluster):
     x = net.input("x", (6, 2))
     net.output(net.towers("t", x, lambda t: keras.ops.reshape(t, (-1, 2)), on=FOUR))
     model, rows = emitted(net, cluster, batch=8), numbers(6, 2, count=5)
-    for size in (5, 2):
+    for size in (5, 2):  # five samples, and their targets, go to towers as 2, 1, 1, 1
         made = model.predict_on_batch(rows[:size])
         np.testing.assert_array_equal(made, rows[:size].reshape(-1, 2))
+    assert [len(one) for one in Shards(5, 4).split(made[:10])] == [4, 2, 2, 2]
 
 
 def branched():

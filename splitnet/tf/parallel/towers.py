@@ -37,17 +37,17 @@ class Shards:
         return list(tf.unstack(shares, self.count))
 
     def split(self, value: Any) -> list[Any]:
-        """Cut a tensor, and its mask, into one piece for each tower.
+        """Cut a tensor, and its mask, into a piece for each tower, each with a sample.
 
-        Each has a sample: the last may be copies of the first sample, through which no
-        gradient comes back.
+        The last may be copies of the first sample; no gradient comes back through them.
         """
         missing = tf.maximum(self.count - self.extent, 0)
         sizes = self._sizes(tf.maximum(self.extent, self.count))
 
         def cut(whole: Any) -> list[Any]:
-            copies = tf.repeat(tf.stop_gradient(whole[:1]), missing, axis=0)
-            return list(tf.split(tf.concat([whole, copies], 0), sizes, num=self.count))
+            each = tf.shape(whole)[0] // tf.maximum(self.extent, 1)  # rows of a sample
+            copies = tf.repeat(tf.stop_gradient(whole[:each]), missing, axis=0)
+            return tf.split(tf.concat([whole, copies], 0), each * sizes, num=self.count)
 
         pieces = cut(value)
         for name in CARRIED:
