@@ -241,9 +241,9 @@ class _Search:
 
     def _improve(self, target: Problem, tasks: Tasks | None) -> None:
         """Anneal a new assignment, a good one, or what two good ones share."""
-        random, groups = self.random, target.group_count
-        new = random.random() < _NEW and (self.free or tasks is not None)
-        if new := new or not self.elite:
+        random, groups, new = self.random, target.group_count, not self.elite
+        new |= random.random() < _NEW and (self.free or tasks is not None)
+        if new:
             start, margin = self.nearest.place, self.margin.copy()
             keep = start * (not self.free)
         else:

@@ -52,7 +52,7 @@ ITEM = fields(
     "bytes fixed",  # seconds of a copy, nan where the link decides
 )
 CONTRIBUTION = fields("unit to next_out", "row_bytes")
-_READ = fields("unit source edge")
+_READ = fields("unit source edge")  # an edge that a unit reads, and its source
 _SUM = fields("missing wholes seen", "row_bytes ended")
 """Of an item's gradients on a device: contributors that have not run, those that do not
 send rows of a table only, the stamp of the run, bytes of the others' rows, and when the
