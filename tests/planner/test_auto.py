@@ -94,10 +94,9 @@ def test_a_table_on_another_device_is_a_placement():
     graph = chain(3)
     table = replace(graph.call["c0"], forward_flops=0.0, kind="Embedding")
     graph = replace(graph, calls=(graph.calls[0], table, *graph.calls[2:]))
+    pins = {"c0": "gpu:1", "c*": "gpu:0"}
 
-    assert kind(auto(graph, pins={"c0": "gpu:1", "c*": "gpu:0"}, towers=1)) == (
-        "placement"
-    )
+    assert kind(auto(graph, pins=pins, towers=1)) == "placement"
 
 
 def test_what_fits_in_micro_batches_is_placed_for_them():
@@ -118,10 +117,8 @@ def test_a_refusal_names_a_strategy_that_fits():
     pins = {"c[0-2]": "gpu:0", "*": "gpu:1"}
     with pytest.raises(sn.InfeasibleError) as caught:
         sn.plan(LARGE, SMALL, pins=pins, time_limit=0.2)
-    said = re.search(
-        r"try +strategy='auto' \(fits with (.*), predicted ([\d.]+) times the step\)",
-        str(caught.value),
-    )
+    line = r"try +strategy='auto' \(fits with (.*), predicted ([\d.]+) times the step"
+    said = re.search(line, str(caught.value))
     words = re.findall(r"(\w+)=('?\w+'?)", said[1])
     plan = auto(LARGE, SMALL, pins=pins, **{name: eval(value) for name, value in words})
     whole = auto(LARGE, BOX, pins=pins, microbatches=1, recompute=False)
@@ -152,6 +149,12 @@ def test_what_is_fixed_is_kept(fixed):
     assert "towers" not in fixed or counts == ([2] if fixed["towers"] == 2 else [])
     # Verdicts hold it against one device, which was not tried.
     assert fixed.get("towers") != 2 or plan.verdict.speed_up > 1
+
+
+def test_towers_that_are_fixed_copy_what_has_large_weights():
+    weights = (replace(one, bytes=100 * MIB) for one in HEAVY.weights)
+
+    assert kind(auto(replace(HEAVY, weights=tuple(weights)), towers=2)) == "towers"
 
 
 PINNED = sn.score(chain(1), sn.Cluster.of("gpu", "cpu"), {"c0": "gpu", "x": "cpu"})
@@ -190,27 +193,24 @@ def test_a_model_that_cannot_be_divided_is_not():
 
     assert plan.execution.microbatches == 1
     assert [one.batch_norm for one in plan.graph.towers.values()] == ["synchronised"]
-    with pytest.raises(
-        sn.DeclarationError, match="microbatches=2 would not be exact: c1"
-    ):
+    with pytest.raises(sn.DeclarationError, match="=2 would not be exact: c1"):
         auto(graph, microbatches=2)
 
 
 def test_what_is_fixed_and_fits_nowhere_says_so():
-    with pytest.raises(
-        sn.InfeasibleError,
-        match=r"no strategy with towers=2 fits, and plan\(source, cluster\) does",
-    ):
+    words = "no strategy with towers=2 fits, and plan(source, cluster) does"
+    with pytest.raises(sn.InfeasibleError, match=re.escape(words)):
         auto(chain(4), TIGHT, towers=2)
 
 
-@pytest.mark.parametrize("graph", [chain(4, flops=1e12), wide(2)], ids=lambda g: g.name)
+@pytest.mark.parametrize("graph", [HEAVY, wide(2), random_dag(16)])
 def test_what_a_row_says_to_type_gives_that_row(graph):
-    found = sn.compare_strategies(graph, BOX, time_limit=0.2)
+    plan = partial(sn.plan, effort=3000)
+    found = sn.compare_strategies(graph, BOX, effort=3000)
 
     assert len(found.all) >= 3
     for row in found.all:
-        made = eval(row.how, {"plan": sn.plan, "source": graph, "cluster": BOX})
+        made = eval(row.how, {"plan": plan, "source": graph, "cluster": BOX})
         assert made.seconds == pytest.approx(row.seconds, rel=0.03), row.how
 
 

@@ -199,11 +199,11 @@ class Choice(Trial):
             self._single, self.refused = fault.args[0], fault
         tries: list[tuple[Graph, PlanOptions]] = []
         alone = [there for name, there in evaluator.single_devices() if name in workers]
-        if self.counts != [1] and not any(evaluator.evaluate(at).fits for at in alone):
+        if self.may_pipeline and not any(evaluator.evaluate(at).fits for at in alone):
             share = scaled_graph(graph, max(1, graph.batch // _PIECES))
             tries.append((share, self._plain))
         seconds = _STAGES_SHARE * self._plain.time_limit
-        for way in ("pipeline", "free") if self.counts != [1] else ():
+        for way in ("pipeline", "free") if self.may_pipeline else ():
             even = replace(self._plain, objective="throughput", time_limit=seconds)
             tries.append((graph, replace(even, contiguity=way)))
         for one, options in tries:

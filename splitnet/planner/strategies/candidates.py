@@ -173,11 +173,11 @@ class Trial:
         graph, training = evaluator.graph, evaluator.training
         self.evaluator, self.groups, self.options = evaluator, groups, options
         self.workers = space.workers_of(evaluator.cluster)
-        self.counts: Sequence[int] = [n for n in _COUNTS if n <= graph.batch]
+        most = graph.batch if training and "microbatches" not in obstacles else 1
+        self.counts: Sequence[int] = [n for n in _COUNTS if n <= most]
+        self.may_pipeline = most > 1
         if options.microbatches is not None:
             self.counts = [options.microbatches]
-        elif not training or "microbatches" in obstacles:
-            self.counts = [1]
         # Towers copy all but inputs and slices, if nothing else asks for a device.
         self.may_copy = "towers" not in obstacles and all(
             space.may_move(graph, part) or graph.part[part].kind == "slice"
@@ -236,9 +236,8 @@ class Trial:
             for name in evaluator.unlike(free):
                 yield "one device", space.placed_apart(*what, repeat(name)), counts
             yield from (("placement", [one], counts) for one in known)
-            more = [count for count in counts if count > 1] or counts
             for count in reversed(space.device_counts(len(workers))):
-                yield "pipeline", space.stages(*what, workers[:count]), more
+                yield "pipeline", space.stages(*what, workers[:count]), counts
         if fixed != 1 and self.may_copy:
             most = min(len(workers), evaluator.graph.batch)
             towers = reversed([fixed] if fixed else space.device_counts(most))

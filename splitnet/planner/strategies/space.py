@@ -205,8 +205,8 @@ def towers_of_a_part(
         emptiest = min(held, key=held.__getitem__)
         held[emptiest] += size
         kept |= dict.fromkeys(group.parts, emptiest)
-    if whole or large:
-        pieces, names = replication.in_pieces(graph, kept)
+    pieces, names = replication.in_pieces(graph, kept)
+    if names and (whole or large):
         one = replace(evaluator, graph=pieces, regroup=False)
         there = dict.fromkeys(pieces.part, evaluator.cluster.home.name) | kept
         yield from _copied(one, there, dict.fromkeys(names, 0), devices, home)
