@@ -24,6 +24,7 @@ from splitnet.planner.problem import Problem, equivalent_devices
 
 _MOST_GROUPS, _MOST_NODES = 50, 300  # of the program, and of its branch and bound
 _MOST_COLUMNS = 4000  # of the linear program of the work bound
+_LEAST, _MOST = 1.1e-9, 1e6  # coefficient, of what is about 1; less is taken for none
 _SAFETY = 1 - 1e-6  # what tolerances and sums in another order may hide
 
 
@@ -123,6 +124,11 @@ class CriticalPath:
         return max(ends, default=0.0)
 
 
+def _coefficients(values: Floats) -> Floats:
+    """None more than it is, so that bounds hold, and none that HiGHS refuses."""
+    return np.where(values > _LEAST, np.minimum(values, _MOST), 0.0)
+
+
 class _Program:
     """The program; times are in units of the work bound.
 
@@ -132,12 +138,13 @@ class _Program:
     def __init__(self, problem: Problem, cost: Floats, *, whole: bool) -> None:
         import highspy
 
-        self.problem, self.cost = problem, cost
+        self.problem = problem
         self.model: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # untyped upstream
         self.model.silent()
         self.model.setOptionValue("threads", 1)
         self.model.setOptionValue("random_seed", 0)
         self.unit = float(cost.min(axis=1).sum()) / problem.device_count or 1.0
+        self.cost = _coefficients(cost / self.unit)
         self.total = self.model.addVariable(obj=1.0)
         equal = range(problem.device_count) if whole else equivalent_devices(problem)
         self.number = {equal.index(one): equal.count(one) for one in equal}
@@ -178,11 +185,11 @@ class _Program:
             users = {g: columns[d] for g, columns in enumerate(self.on) if d in columns}
             room = float(graph.capacity_bytes[d] * number)
             if 0 < room < graph.size_bytes[list(users)].sum():
-                share = graph.size_bytes / room
+                share = _coefficients(graph.size_bytes / room)
                 held = model.qsum(x * float(share[g]) for g, x in users.items())
                 model.addConstr(held <= 1)
-            load = [x * float(self.cost[g, d] / self.unit) for g, x in users.items()]
-            seconds = graph.net_seconds[:, graph.kind[d]] / self.unit
+            load = [x * float(self.cost[g, d]) for g, x in users.items()]
+            seconds = _coefficients(graph.net_seconds[:, graph.kind[d]] / self.unit)
             for net in np.flatnonzero(seconds).tolist() if paid else ():
                 first, last = graph.net_start[net], graph.net_start[net + 1]
                 pins = graph.net_pins[first:last].tolist()
@@ -198,11 +205,9 @@ class _Program:
         """Tasks start when what they read is there; the step ends after all."""
         model = self.model
         start = [model.addVariable() for _ in path.arcs]
+        times = _coefficients(np.array(path.seconds) / self.unit).tolist()
         end = [
-            start[task]
-            + model.qsum(
-                x * (path.seconds[d][task] / self.unit) for d, x in self.on[g].items()
-            )
+            start[task] + model.qsum(x * times[d][task] for d, x in self.on[g].items())
             for task, g in enumerate(path.group)
         ]
         for task, arcs in enumerate(path.arcs):
@@ -214,7 +219,7 @@ class _Program:
     def _copy(self, a: int, b: int, table: list[list[float]]) -> Any:
         """Seconds of the fastest copy, if the two groups are on different devices."""
         links = [table[d][e] for d in self.on[a] for e in self.on[b] if d != e]
-        least = min(links, default=0.0) / self.unit
+        least = float(_coefficients(np.array(min(links, default=0.0) / self.unit)))
         if a == b or not least:
             return 0.0
         pair = min(a, b), max(a, b)
