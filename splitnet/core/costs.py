@@ -23,7 +23,7 @@ from splitnet.core.checks import Amount, Positive, Rate, Seconds
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, grouped
-from splitnet.core.serialization import decode, encode, load_json, write_json
+from splitnet.core.serialization import decode, encode, load_file, write_json
 
 VIEWS = frozenset(
     ["InputLayer", "Input", "Reshape", "Flatten", "Identity", "Activation:linear"]
@@ -119,9 +119,8 @@ def optimizer_name(optimizer: object) -> str:
             name = "amsgrad"
     if name not in OPTIMIZER_SLOTS:
         known = f"Known: {', '.join(OPTIMIZER_SLOTS)}"
-        hint = "Name the one with as many slots per weight."
-        fault = f"there is no known optimizer {optimizer!r}."
-        raise DeclarationError(f"{fault} {known}. {hint}")
+        fault = f"there is no known optimizer {optimizer!r}. {known}"
+        raise DeclarationError(f"{fault}. Name one with as many slots per weight.")
     return name
 
 
@@ -191,11 +190,15 @@ _SAME_FLOPS = 0.25
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds as measured, as a call has them, or estimated from FLOPs and bytes."""
+    """Seconds as measured, as a call has them, or estimated from FLOPs and bytes.
+
+    With `stand_ins` those of GPUs were measured on CPU devices in their place.
+    """
 
     calls: tuple[CallSeconds, ...] = ()
     updates: tuple[UpdateSeconds, ...] = ()
     links: tuple[Link, ...] = ()
+    stand_ins: bool = False
 
     @cached_property
     def devices(self) -> frozenset[str]:
@@ -279,5 +282,5 @@ def load_costs(costs: Any) -> Any:
     if isinstance(costs, str | PathLike):
         build = partial(decode, kind=_CostFile)
         what = "cost table (version 2, as `splitnet measure` makes it)"
-        return load_json(Path(costs), what, build).costs
+        return load_file(Path(costs), what, build).costs
     return costs

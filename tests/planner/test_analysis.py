@@ -49,6 +49,9 @@ def test_verdict_looks_at_every_device_that_differs():
     calls = tuple(replace(call, moved_bytes=1.0) for call in chain(2).calls)
     some = sn.plan(replace(chain(2), calls=calls), BOX, pins=GPU, costs=costs)
     assert "; times of 1 of 3 calls are estimated, not" in str(some.verdict)
+    costs = replace(costs, stand_ins=True)
+    away = sn.plan(replace(chain(2), calls=calls), BOX, pins=GPU, costs=costs)
+    assert "; times of GPUs were measured on CPU stand-ins" in str(away.verdict)
     full = sn.score(chain(2), Cluster.of("gpu", "cpu", memory=1), GPU)
     assert "optimal" not in str(full.verdict)
 
@@ -172,9 +175,8 @@ def test_sensitivity_counts_draws_that_change_the_decision():
 
 def test_sensitivity_keeps_the_feasible_set():
     """A pipeline is compared with pipelines, not with the better free plan."""
-    graph = random_dag(6, 8)
     free, piped = (
-        find_plan(graph, BOX, objective="throughput", contiguity=one)
+        find_plan(random_dag(6, 8), BOX, objective="throughput", contiguity=one)
         for one in ("free", "pipeline")
     )
 

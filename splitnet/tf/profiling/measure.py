@@ -110,9 +110,9 @@ def measure(
         speed = (sizes[1] - sizes[0]) / max(large - small, 1e-9)
         updates += (costs.UpdateSeconds(one, speed, small) for one in labels)
     tell(next(shares), "links between devices")
-    table = costs.Costs(tuple(calls), tuple(updates), measure_links(cluster))
+    rows = tuple(calls), tuple(updates), measure_links(cluster)
     tell(next(shares), "done")
-    return table
+    return costs.Costs(*rows, any(device.stand_in for device in cluster))
 
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:
@@ -311,8 +311,7 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         latency = max(away - home, 0.0) / (2 * _TRIPS)
         gap = min(max(smalls - small, 0.0) / _COPIES, latency)
         each = max(larges - large, 0.0) / _COPIES
-        speed = 4 * _LARGE / max(each - gap, _LEAST_SECONDS)
-        figures[key] = speed, latency, gap
+        figures[key] = 4 * _LARGE / max(each - gap, _LEAST_SECONDS), latency, gap
     return tuple(Link(*ends, *figures[key]) for ends, key in keys.items())
 
 

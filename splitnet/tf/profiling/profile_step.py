@@ -114,8 +114,7 @@ def _timeline_of(
     real = {d.name: d.kind == "gpu" and not d.stand_in for d in plan.cluster}
     spans: dict[Task, tuple[float, float]] = {}
     for (name, on_gpu), events in by_op.items():
-        tasks = _tasks(name, len(events), names, calls)
-        for event, task in zip(sorted(events), tasks):
+        for event, task in zip(sorted(events), _tasks(name, len(events), names, calls)):
             if task.part and real.get(task.device) == on_gpu:
                 start, stop = spans.get(task, event[:2])
                 spans[task] = min(start, event.start), max(stop, event.stop)
