@@ -405,18 +405,18 @@ def broken_files(draw, folder):
     import splitnet as sn
     from splitnet.core.costs import load_costs
     from splitnet.core.graph import Graph
-    from splitnet.core.serialization import decode, load_json
+    from splitnet.core.serialization import decode, load_file
 
     paths, values = saved(folder)
     box = sn.Cluster.of("2*gpu", "cpu")
-    graph = load_json(paths["graph"], "graph", lambda v: decode(v, Graph, "graph"))
+    graph = load_file(paths["graph"], "graph", lambda v: decode(v, Graph, "graph"))
     uses = {
         "plan": lambda path: sn.table(sn.load_plan(path)),
         "costs": lambda path: sn.score(
             graph, box, {"*": "gpu:0"}, costs=load_costs(path)
         ),
         "graph": lambda path: sn.score(
-            load_json(path, "graph", lambda v: decode(v, Graph, "graph")),
+            load_file(path, "graph", lambda v: decode(v, Graph, "graph")),
             box,
             {"*": "cpu:0"},
         ),

@@ -18,7 +18,7 @@ from splitnet.cli.console import answer, import_tensorflow, local_devices, progr
 from splitnet.cli.worker_commands import run_with_workers
 from splitnet.core.checks import Count, Positive
 from splitnet.core.errors import format_bytes, format_count, format_seconds
-from splitnet.core.serialization import read_values, write_cluster
+from splitnet.core.serialization import check_place, load_file, write_cluster
 from splitnet.core.settings import OPTIONS, config_file, resolve
 from splitnet.core.timeline import SCHEDULES
 
@@ -40,6 +40,8 @@ def plan(
             warm_up_search()
         if not target:
             return
+    if out:
+        check_place(out, "plan")
     source, cluster, held, search = cli.opened(target, options)
     began = time.perf_counter()
     made = planned(source, cluster, search)
@@ -64,12 +66,9 @@ def plan(
 def planned(source: Any, cluster: sn.Cluster, options: dict[str, Any]) -> "sn.Plan":
     """Plan with a bar that shows the best value so far."""
     written = format_bytes if options.get("objective") == "memory" else format_seconds
-    with progress("planning", total=1.0) as advance:
-
-        def show(share: float, best: float) -> None:
-            advance(share, f"best {written(best)}")
-
-        return sn.plan(source, cluster, on_progress=show, **options)
+    with progress("planning", total=1.0) as bar:
+        options["on_progress"] = lambda done, best: bar(done, f"best {written(best)}")
+        return sn.plan(source, cluster, **options)
 
 
 def _figures(plan: "sn.Plan") -> dict[str, Any]:
@@ -116,7 +115,7 @@ def score(
     from splitnet.planner.constraints import violations
     from splitnet.planner.workloads import device_of_split
 
-    given = read_values(placement, "placement")
+    given = load_file(placement, "placement", lambda values: values)
     if isinstance(given, dict) and "device_of" in given:  # of a plan, or `plan --json`
         given = given["device_of"]
     elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):
@@ -170,9 +169,8 @@ def report(
     plan: cli.SavedPlan, out: Annotated[Path, "The file."] = Path("report.html")
 ) -> None:
     """Write one HTML page about a saved plan."""
-    made = sn.load_plan(plan)
     with progress("writing the report"):
-        sn.report(made, out)
+        sn.report(sn.load_plan(plan), out)
     print(out)
 
 
@@ -291,6 +289,7 @@ def measure(
         return
     if target is None:
         raise sn.ConfigError("name what to measure: TARGET, or --links FILE.toml.")
+    check_place(out, "cost table")
     source, cluster = cli.load_source(target, lambda: local_devices(stand_ins))
     with progress("measuring", total=1.0) as bar:
         found = sn.measure(source, cluster, batch, optimizer=optimizer, on_progress=bar)
@@ -321,7 +320,7 @@ def demo(
 _TRAINING: cli.Table = {
     "plan": Annotated[str, "A saved plan of TARGET; else one is made here."],
     "batch": cli.SEARCH["batch"],
-    "optimizer": Annotated[str, "A Keras optimizer by name (adam)."],
+    "optimizer": Annotated[str, "A Keras optimizer by name (the plan's, or adam)."],
     "loss": Annotated[str, "A Keras loss by name (mse)."],
     "stand_ins": cli.StandIns,
 }
@@ -380,17 +379,25 @@ def bench(
     answer(figures, "\n".join(text), for_program=json_)
 
 
-def _placed(target: str, options: cli.Table) -> "tuple[sn.Plan, Any, tuple[Any, Any]]":
+def _placed(target: str, options: dict[str, Any]) -> "tuple[sn.Plan, Any, Any]":
     """A model by a saved plan, or by one for this machine, with synthetic data."""
     made = options["plan"] and sn.load_plan(options["plan"])
     if made and options["batch"] is not None:
         raise sn.DeclarationError("a saved plan has its own batch; leave --batch out.")
+    if made and options["optimizer"] is None:
+        options["optimizer"] = made.optimizer
     needed = sum(device.stand_in for device in made.cluster) if made else 0
     stand_ins = options["stand_ins"] or needed
     source, cluster = cli.load_source(target, lambda: local_devices(stand_ins))
-    made = made or planned(source, cluster, cli.search_options(options))
     import keras
 
+    for what, get in ("loss", keras.losses.get), ("optimizer", keras.optimizers.get):
+        try:
+            get(options[what])
+        except ValueError:
+            fault = f"Keras has no {what} {options[what]!r}"
+            raise sn.DeclarationError(f"{fault}: give another --{what}.") from None
+    made = made or planned(source, cluster, cli.search_options(options))
     from splitnet.tf.profiling.measure import synthetic_batch
 
     with progress("emitting"):

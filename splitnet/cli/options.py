@@ -22,7 +22,7 @@ import splitnet as sn
 from splitnet.cli.console import import_tensorflow, local_devices, progress, say
 from splitnet.core.checks import Count, Positive
 from splitnet.core.plan import CONTIGUITIES, MISSING, OBJECTIVES
-from splitnet.core.serialization import load_json
+from splitnet.core.serialization import load_file
 
 _MODEL = (
     "file.py:name, package.module:name (a Net, a Keras model, or a function without "
@@ -162,7 +162,7 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
         empty = search.get("pins") != "as_built"  # which follows the variables
         how = {"machine": lambda: _machine_of(options) or local_devices()}
         return *load_source(target, **how, empty=empty), None, search
-    held = load_json(target, "file", lambda values: _held(values, target))
+    held = load_file(target, "file", lambda values: _held(values, target))
     if options["batch"] is not None:
         hint = "leave --batch out, or name the program of the model."
         raise sn.DeclarationError(f"{target!r} has its own batch; {hint}")

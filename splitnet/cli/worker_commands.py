@@ -17,6 +17,7 @@ from splitnet.cli.options import AllowRemote
 from splitnet.core.checks import Count, Positive
 from splitnet.core.cluster import PRESETS, Cluster
 from splitnet.core.errors import ConfigError, parse_bytes
+from splitnet.core.serialization import write_bytes
 
 Program = Annotated[list[str], Argument(metavar="-- COMMAND ...")]
 MemoryLimit = Annotated[str, "Memory limit of each worker: '2 GB'."]
@@ -199,17 +200,12 @@ def launch(
     loader = PackageLoader("splitnet.cli")
     environment = Environment(loader=loader, undefined=StrictUndefined, **how)
     environment.filters |= {"quote": shlex.quote, "json": json.dumps}
-    text = environment.get_template(template).render(
-        name=name,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        max_restarts=max_restarts,
-        program=program,
-        image=image,
-        variables={f"SPLITNET_{key}": value for key, value in variables.items()},
-    )
+    its = {"name": name, "image": image, "program": program, "nodes": nodes}
+    its |= {"gpus_per_node": gpus_per_node, "max_restarts": max_restarts}
+    its["variables"] = {f"SPLITNET_{key}": value for key, value in variables.items()}
+    text = environment.get_template(template).render(its)
     if out is None:
         print(text, end="")
     else:
-        out.write_text(text, encoding="utf-8")
+        write_bytes(text.encode(), out, "job")
         print(f"wrote {out}; start it: {start} {out}")

@@ -55,30 +55,26 @@ def _file(
     raise error(f"cannot {act} {str(path)!r}: {reason}")
 
 
-def load_json(path: str | Path, what: str, build: Callable[[Any], Value]) -> Value:
-    """Read a JSON file, which should hold a `what`, "plan", and `build` it."""
-    with _file(f"load the {what}", path):
-        return build(_read(path, "JSON"))
-
-
-def read_values(path: str | Path, what: str, language: str = "JSON") -> Any:
-    """Read a JSON or TOML file as plain values; `PlanFileError` says why not."""
-    with _file(f"load the {what}", path):
-        return _read(path, language)
-
-
-def _read(path: str | Path, language: str) -> Any:
+def load_file(
+    path: str | Path,
+    what: str,
+    build: Callable[[Any], Value],
+    language: str = "JSON",
+    error: type[SplitnetError] = PlanFileError,
+) -> Value:
+    """Read a JSON or TOML file, which should hold a `what`, "plan", and `build` it."""
     parse = tomllib.loads
     if language == "JSON":
         parse = partial(json.loads, object_pairs_hook=_table)
-    status = os.stat(path)
-    _check_regular(status.st_mode)
-    if status.st_size > _MOST_BYTES:
-        raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
-    values = parse(Path(path).read_text("utf-8"))
-    if faults := [*islice(_value_faults(values), _MOST_FAULTS)]:
-        raise ValueError(errors.CONTROL.sub("?", "; ".join(faults)))
-    return values
+    with _file(f"load the {what}", path, error):
+        status = os.stat(path)
+        _check_regular(status.st_mode)
+        if status.st_size > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+        values = parse(Path(path).read_text("utf-8"))
+        if faults := [*islice(_value_faults(values), _MOST_FAULTS)]:
+            raise ValueError(errors.CONTROL.sub("?", "; ".join(faults)))
+        return build(values)
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -166,18 +162,27 @@ def write_json(values: object, path: str | Path, what: str) -> None:
     write_bytes(content, path, what)
 
 
-def write_bytes(content: bytes, path: str | os.PathLike[str], what: str) -> Path:
-    """Write a file atomically: a new file beside it takes its place.
-
-    Mode and link are kept; no half of a file is seen, or left behind if this fails.
-    """
+def check_place(path: str | os.PathLike[str], what: str) -> tuple[Path, int | None]:
+    """The file to write, and the mode of the one there; an error if it cannot be."""
     with _file(f"write the {what}", path):
         target = Path(os.path.realpath(path))
+        if not target.parent.is_dir():
+            raise ValueError(f"there is no folder {str(target.parent)!r}")
         mode = target.lstat().st_mode if os.path.lexists(target) else None
         if mode is not None:
             _check_regular(mode)
             if not os.access(target, os.W_OK):
                 raise ValueError("it is write-protected")
+    return target, mode
+
+
+def write_bytes(content: bytes, path: str | os.PathLike[str], what: str) -> Path:
+    """Write a file atomically: a new file beside it takes its place.
+
+    Mode and link are kept; no half of a file is seen, or left behind if this fails.
+    """
+    target, mode = check_place(path, what)
+    with _file(f"write the {what}", path):
         beside = target.with_name(f".{secrets.token_hex(12)}.part")
         try:
             with open(beside, "xb") as file:
@@ -195,8 +200,8 @@ def write_bytes(content: bytes, path: str | os.PathLike[str], what: str) -> Path
 
 def load_cluster(path: str | Path) -> Cluster:
     """Read a cluster from a TOML file; `DeviceError` with every fault."""
-    with _file("load the cluster file", path, DeviceError):
-        return cluster_file(**_read(path, "TOML"))
+    how = "TOML", DeviceError
+    return load_file(path, "cluster file", lambda keys: cluster_file(**keys), *how)
 
 
 @checked

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from splitnet.core.checks import Count, Positive, rule_of
 from splitnet.core.errors import ConfigError, collected, parse_bytes
-from splitnet.core.serialization import read_values
+from splitnet.core.serialization import load_file
 
 _ORIGINS = ("default", "file", "environment", "code")
 # Variables of splitnet that are no settings; the second line is of a job's hosts.
@@ -87,7 +87,7 @@ def resolve(
     given: list[tuple[str, object, str, str]] = []
     with collected(faults):
         if path := config_file(environ, folder):
-            table = read_values(path, "settings file", "TOML")
+            table: Any = load_file(path, "settings file", dict, "TOML")
             if path.name == "pyproject.toml":
                 tool = table.get("tool")
                 table = tool.get("splitnet", {}) if isinstance(tool, dict) else tool

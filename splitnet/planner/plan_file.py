@@ -14,7 +14,7 @@ from splitnet.core.costs import Costs
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Fallback, Plan, StrategyComparison
-from splitnet.core.serialization import decode, encode, load_json, write_json
+from splitnet.core.serialization import decode, encode, load_file, write_json
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.evaluate import executed, score
@@ -71,7 +71,7 @@ def load_plan(path: str | Path) -> Plan:
     Raises:
         PlanFileError: no such file, or not a plan; the message names the field.
     """
-    return load_json(path, "plan", plan_from_dict)
+    return load_file(path, "plan", plan_from_dict)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, object]:

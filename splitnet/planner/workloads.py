@@ -19,7 +19,7 @@ from msgspec import Meta, field
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import PlanFileError, repeated
 from splitnet.core.graph import Call, Graph, Part, Tensor
-from splitnet.core.serialization import decode, load_json
+from splitnet.core.serialization import decode, load_file
 
 _MOST_FAULTS = 20
 _UNLIMITED_BYTES = 1 << 60
@@ -65,7 +65,7 @@ def read_workload(path: str | Path) -> tuple[Graph, Cluster]:
         PlanFileError: with every fault of the file, the field named.
     """
     name = Path(str(path)).stem
-    return load_json(path, "workload", lambda data: workload_of(data, name=name))
+    return load_file(path, "workload", lambda data: workload_of(data, name=name))
 
 
 def workload_of(data: object, *, name: str = "workload") -> tuple[Graph, Cluster]:

@@ -58,8 +58,7 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
 
 def on_a_terminal(*arguments):
     """What Python writes to standard error, a terminal, and to standard output."""
-    pty = pytest.importorskip("pty")  # which Windows lacks
-    ours, theirs = pty.openpty()
+    ours, theirs = pytest.importorskip("pty").openpty()
     child = subprocess.Popen(
         [sys.executable, *arguments],
         stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from splitnet.core.cluster import Cluster, Device, Host, Link, device_name
 from splitnet.core.costs import load_costs
 from splitnet.core.errors import DeviceError, PlanFileError, parse_quantity
 from splitnet.core.graph import Part, Tensor
-from splitnet.core.serialization import read_values
+from splitnet.core.serialization import load_file
 from tests.zoo import wide
 
 GRAPH = wide(2)
@@ -41,7 +41,7 @@ def test_a_broken_graph_is_refused(change, said):
 
 
 def as_plan(path):
-    return read_values(path, "plan")
+    return load_file(path, "plan", dict)
 
 
 def costs(**values):
@@ -298,8 +298,7 @@ def test_load_reads_devices_and_links(tmp_path):
     box = Cluster.load(path)
 
     assert [device.name for device in box] == ["gpu:0", "gpu:1", "cpu:0"]
-    sizes = [device.memory_bytes for device in box]
-    assert sizes == [80 * 10**9, 16 * 2**30, 1500]
+    assert [device.memory_bytes for device in box] == [80 * 10**9, 16 * 2**30, 1500]
     assert box["gpu:1"].flops_per_second == 19.5e12
     assert box.link("gpu:1", "gpu:0").bytes_per_second == 300e9
     assert box.link("gpu:1", "cpu:0").bytes_per_second == 25e9

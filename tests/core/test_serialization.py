@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from splitnet.core.errors import PlanFileError
-from splitnet.core.serialization import read_values, write_bytes, write_json
+from splitnet.core.serialization import load_file, write_bytes, write_json
 
 
 def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
@@ -31,11 +31,11 @@ def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
         (tmp_path / "big", "larger than"),
     ):
         with pytest.raises(PlanFileError, match=message):
-            read_values(path, "plan")
+            load_file(path, "plan", dict)
     for path, message in (
         *both,
         (tmp_path / "circle", "not a regular file"),
-        (tmp_path / "not" / "there", "No such file or directory"),
+        (tmp_path / "not" / "there", "there is no folder"),
     ):
         with pytest.raises(PlanFileError, match=message):
             write_bytes(b"", path, "picture")
@@ -58,7 +58,7 @@ def test_writing_keeps_mode_and_link(tmp_path):
 
     assert (tmp_path / "link").is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert read_values(path, "plan") == {"a": 1}
+    assert load_file(path, "plan", dict) == {"a": 1}
 
 
 def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
@@ -72,5 +72,5 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
         with pytest.raises(PlanFileError, match="cannot write the plan"):
             write_json(values, path, "plan")
 
-    assert read_values(path, "plan") == {"old": 1}
+    assert load_file(path, "plan", dict) == {"old": 1}
     assert os.listdir(tmp_path) == ["plan.json"]

@@ -65,8 +65,7 @@ def test_demo_learns_to_compare_held_out_digits(folder, monkeypatch):
     assert float(accuracy[1]) >= 94
     assert "\naudit: all as planned\n" in done.stdout
     assert "gpu:1" in (folder / "shown" / "placement.svg").read_text()
-    png = (folder / "shown" / "placement.png").read_bytes()
-    assert png.startswith(b"\x89PNG")
+    assert (folder / "shown" / "placement.png").read_bytes().startswith(b"\x89PNG")
     where = sn.load_plan(folder / "shown" / "plan.json").device_of
     homes = {"left": "gpu:0", "right": "gpu:1", "distance": "cpu:0"}
     assert homes.items() <= where.items()
@@ -84,8 +83,7 @@ def test_demo_pairs_share_no_image():
     assert training[0].max() <= 1.0
     assert np.array_equal(training[1], pairs_of_digits(seed=3)[0][0][1])
     for accuracy, as_planned in ((0.95, True), (0.93, True), (0.99, False)):
-        audit = SimpleNamespace(ok=as_planned)
-        result = DemoResult(audit, accuracy, 0.0, ())
+        result = DemoResult(SimpleNamespace(ok=as_planned), accuracy, 0.0, ())
         assert result.ok is (as_planned and accuracy > 0.94)
 
 
@@ -111,6 +109,8 @@ def answer(folder, cluster, monkeypatch, capsys):
         ("plan no.such.module:net", "there is no module 'no.such.module'"),
         ("plan none.keras", "there is no file 'none.keras'"),
         ("plan program.py", "cannot tell what 'program.py' is"),
+        ("audit program.py:model --loss nope", "Keras has no loss 'nope'"),
+        ("bench program.py:net --optimizer momentum", "no optimizer 'momentum'"),
         ("run --memory-fraction 3 program.py", "memory_fraction must be float"),
         ("config --check", "visible=(97,) (SPLITNET_VISIBLE): there is no GPU 97"),
     ],
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_said(answer, monkeypatch, words, said):
         words += " --cluster gpu,cpu"
     elif words.startswith("run"):
         monkeypatch.setenv("SPLITNET_MEMORY_FRACTION", "1")  # restored afterwards
-    else:
+    elif words.startswith("config"):
         monkeypatch.setenv("SPLITNET_VISIBLE", "97")
     code, _, err = answer(*words.split())
 
@@ -134,11 +134,13 @@ def test_a_plan_takes_pins_and_an_audit_keeps_it(answer):
     A sparse loss gets class numbers as targets.
     """
     words = ("plan", "program:model", "--stand-ins", "2", "--pin", "told=gpu:1")
-    assert answer(*words, "-o", "model.json")[0] == 0
+    assert answer(*words, "-o", "model.json", "--optimizer", "momentum")[0] == 0
     assert "gpu:1" in sn.load_plan("model.json").device_of.values()
 
     words = ("--plan", "model.json", "--loss", "sparse_categorical_crossentropy")
-    code, out, _ = answer("audit", "program.py:model", *words)
+    words = "audit", "program.py:model", *words
+    assert "Keras has no optimizer 'momentum'" in answer(*words)[2]
+    code, out, _ = answer(*words, "--optimizer", "sgd")
     assert code == 0
     assert "all as planned" in out
 
