@@ -134,8 +134,7 @@ def _read(
     elif isinstance(pins, str | PathLike):
         pins = load_plan(Path(pins))
     again = options.regroup or not isinstance(source, Net | Graph)
-    costs = load_costs(options.costs)
-    known = replace(options, costs=costs, pins=pins, regroup=again)
+    known = replace(options, costs=load_costs(options.costs), pins=pins, regroup=again)
     return source, in_calls(graph) if again else graph, cluster, known
 
 

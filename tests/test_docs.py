@@ -76,9 +76,8 @@ def test_every_setting_is_documented():
     from splitnet.core.settings import OPTIONS
 
     text = (DOCS / "settings.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
 
-    assert rows == list(OPTIONS)
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(OPTIONS)
 
 
 def test_compatibility_says_what_the_package_asks_for():

@@ -27,8 +27,7 @@ PLAN = (
 
 
 def built(folder, source, kind):
-    words = ("-m", "hatchling", "build", "-t", kind, "-d", folder)
-    done = python(*words, cwd=source)
+    done = python("-m", "hatchling", "build", "-t", kind, "-d", folder, cwd=source)
     assert done.returncode == 0, done.stderr
     (made,) = folder.glob("*.tar.gz" if kind == "sdist" else "*.whl")
     return made

@@ -150,12 +150,11 @@ def test_each_example_has_a_page_in_the_gallery():
 
 def test_there_is_nothing_else_to_run():
     """Blocks are Python, commands that are run, files that are read, or plain text."""
-    known = {"python", "output", "bash", "text", "toml"}
     other = [
         f"{page.name}: {kind}"
         for page in PAGES
         for kind, _ in BLOCK.findall(page.read_text(encoding="utf-8"))
-        if kind not in known
+        if kind not in {"python", "output", "bash", "text", "toml"}
     ]
 
     assert other == []

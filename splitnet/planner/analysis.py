@@ -263,9 +263,8 @@ class Comparison:
             ("fullest", "memory", full[0], full[1]),
         ]
         loads = a.objective == b.objective == "throughput"
-        lines = [
-            f"{count or 'nothing'}{' part' * (count > 0)}{'s' * (count > 1)} moved."
-        ]
+        parts = f"{count} part{'s' * (count > 1)}" if count else "nothing"
+        lines = [f"{parts} moved."]
         for name, objective, before, after in rows[not loads :]:
             change = _change_text(objective, before, after)
             one, two = (value_text(objective, n, long=False) for n in (before, after))

@@ -160,8 +160,7 @@ def largest_batch(
         if device_of is None:
             return not fits_somewhere(Evaluator.of(one, cluster, options))
         plan = score(one, cluster, device_of, options)
-        pieces = min(how.microbatches, batch)
-        plan = executed(plan, replace(how, microbatches=pieces))
+        plan = executed(plan, replace(how, microbatches=min(how.microbatches, batch)))
         return bool(lacking_bytes(cluster, plan.memory))
 
     return first_true(lacks, most) - 1

@@ -268,8 +268,7 @@ def fold(
     """
     if len(names) <= most:
         return [Block((name,)) for name in names]
-    places = grouped(names, place.__getitem__).values()
-    shown = [block_of(its, look) for its in places]
+    shown = [block_of(its, look) for its in grouped(names, place.__getitem__).values()]
     closed: list[Block] = []
     while openable := [block for block in shown if block.children and not block.times]:
         first = max(openable, key=lambda block: len(block.members))

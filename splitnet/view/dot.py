@@ -295,7 +295,6 @@ def _place_boxes(
     frames: dict[str, Rect] = {}
     hosts: dict[str, Rect] = {}
     y = 0.0
-    framed = any("/" in lane for lane in lanes)
     for host, group in groupby(lanes, key=lambda lane: lane.rpartition("/")[0]):
         y += _HOST + _PADDING if y else 0.0
         begun = y
@@ -312,7 +311,7 @@ def _place_boxes(
                     placed[name] = x, top, x + wide, top + high
                     top += high + _STACK
             y += tall + _LANE
-        if framed:
+        if any("/" in lane for lane in lanes):
             bottom = y - _LANE + _PADDING
             hosts[host] = -_PADDING, begun - _HOST, right + _PADDING, bottom
     return placed, frames, hosts

@@ -62,13 +62,9 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
     from markupsafe import Markup
 
     plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
-    environment = Environment(
-        loader=PackageLoader("splitnet.view"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    how: Any = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    loader = PackageLoader("splitnet.view")
+    environment = Environment(loader=loader, undefined=StrictUndefined, **how)
     used = set(plan.device_of.values())
     script = files("splitnet.view").joinpath("vendor", "d3.min.js")
     return environment.get_template("report.html.j2").render(

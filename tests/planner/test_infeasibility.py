@@ -32,8 +32,7 @@ def small_machine(seed):
     draw = random.Random(seed)
     graph = random_dag(seed, draw.randint(5, 12))
     room, count = draw.uniform(0.2, 0.9), draw.randint(1, 3)
-    roomy = Cluster.of("gpu", "cpu")
-    whole = score(graph, roomy, {"*": "gpu:0"}).memory["gpu:0"].total
+    whole = score(graph, Cluster.of("gpu", "cpu"), {"*": "gpu:0"}).memory["gpu:0"].total
     memory = int(room * whole / count)
     box = Cluster.of(f"{count}*gpu", "cpu", memory=memory, cpu_memory=memory // 2)
     return graph, box, {part.name: "gpu:0" for part in graph.parts[1 : 1 + seed % 4]}

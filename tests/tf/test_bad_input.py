@@ -104,8 +104,7 @@ def test_another_batch_than_the_models_own_is_told():
     with pytest.raises(sn.DeclarationError, match=r"fixed batch size of 8.*batch=8"):
         sn.plan(model, cluster)
     for memory, batch in (("1 MiB", 8), ("100 B", 0)):
-        one = sn.Cluster.of("cpu", cpu_memory=memory)
-        assert sn.largest_batch(model, one) == batch
+        assert sn.largest_batch(model, sn.Cluster.of("cpu", cpu_memory=memory)) == batch
 
 
 # --- models ---------------------------------------------------------------------------

@@ -80,8 +80,7 @@ class Draft:
 
     def plan(self, *machine, outputs=(), fallbacks=()):
         """The placement of its parts; usually on GPUs of 16 GiB and a CPU."""
-        its = {"memory": "16 GiB", "link": "25 GB/s"}
-        machine = Cluster.of(*machine, "cpu", **its)
+        machine = Cluster.of(*machine, "cpu", memory="16 GiB", link="25 GB/s")
         return plan_by_hand(self.graph(*outputs), machine, self.places, fallbacks)
 
 

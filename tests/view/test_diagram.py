@@ -171,8 +171,7 @@ def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit():
     stand_in = {"stand_in": True, "target": "/device:CPU:1"}
     devices = tuple(replace(d, **(stand_in if d.kind == "gpu" else {})) for d in small)
     plan = plans.moved_to(plans.siamese(), Cluster(devices, small.links))
-    verdict = replace(plan.verdict, plan=plan)
-    text = dot_of(replace(plan, verdict=verdict))
+    text = dot_of(replace(plan, verdict=replace(plan.verdict, plan=plan)))
     for words in ("does not fit the memory of gpu:0", "36.4 MiB of 1.00 MiB: too much"):
         assert re.search(f'COLOR="#b3261e"><B>{words}', text)
     assert text.count("stand-in on CPU:1") == 2

@@ -36,7 +36,7 @@ def test_draw_writes_the_format_that_the_suffix_says(suffix, tmp_path):
     [
         (ONE, "x.jpeg", {}, r"\.jpeg is unknown.*\.svg, \.png, \.pdf"),
         (ONE, "picture", {}, "no suffix"),
-        (ONE, "nowhere/x.dot", {}, "No such file or directory"),
+        (ONE, "nowhere/x.dot", {}, "there is no folder '.*nowhere'"),
         ("plan", "x.svg", {}, "thing= must be Plan or Audit or Timeline"),
         (ONE, "x.svg", {"other": STEP}, "cannot draw a Timeline beside a Plan"),
         (STEP, "x.svg", {"other": 3}, "other= must be"),
@@ -51,8 +51,7 @@ def test_draw_refuses_what_cannot_be_drawn(thing, name, options, said, tmp_path)
 
 def test_draw_takes_another_timeline_and_a_resolution(tmp_path):
     """On one scale below the first; twice the dots per inch are twice the pixels."""
-    step = plans.siamese().timeline
-    text = draw(step, tmp_path / "x.dot", other=STEP).read_text()
+    text = draw(plans.siamese().timeline, tmp_path / "x.dot", other=STEP).read_text()
     assert text.index("<B>one step, 113 ms") < text.index("<B>other: one step, ")
     wide = []
     for dpi in (96, 192):
@@ -112,8 +111,7 @@ def test_draw_needs_no_font_and_leaves_nothing_in_the_package(
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     monkeypatch.setenv("FONTCONFIG_FILE", str(bare))
     before = sorted(path.name for path in render._FONTS.iterdir())
-    there = draw(plans.siamese(), tmp_path / "there.png").read_bytes()
-    assert here == there
+    assert here == draw(plans.siamese(), tmp_path / "there.png").read_bytes()
     assert sorted(path.name for path in render._FONTS.iterdir()) == before
     assert not any(name.startswith(".") for name in before)
 

@@ -137,8 +137,7 @@ def test_explorer_json_has_a_tree_of_the_layers_of_each_part():
     draft.source("x")
     draft.part("body", ["x"], ["Conv2D", "ReLU"] * 5, "gpu:0")
     draft.part("head", ["body"], at="gpu:0")
-    plan = draft.plan("2*gpu")
-    data = read(explorer_json(plan))
+    data = read(explorer_json(draft.plan("2*gpu")))
     x, body, head = data["parts"]
 
     assert (body["tree"]["times"], len(body["tree"]["inside"])) == (5, 5)

@@ -80,8 +80,7 @@ def test_text_of_nothing_in_no_width_or_with_markup():
     assert chart(Timeline((), (), ("gpu:0",), {})) == "Nothing runs."
     with pytest.raises(SplitnetError, match="width= must be int >= 1 and <= 10000"):
         sn.chart(plans.one().timeline, width=0)
-    text = grid_text(Grid([{"a": "[bold]x[/bold]"}]), width=60)
-    assert "[bold]x[/bold]" in text
+    assert "[bold]x[/bold]" in grid_text(Grid([{"a": "[bold]x[/bold]"}]), width=60)
 
 
 def test_objective_text_says_what_the_value_counts():

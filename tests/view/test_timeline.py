@@ -29,8 +29,7 @@ class Chart:
             its = {"tip": look["tooltip"], "fill": look["fillcolor"], "wide": wide}
             its |= {"x": x - wide / 2, "right": x + wide / 2}
             its |= {"y": -y - tall / 2, "bottom": -y + tall / 2}
-            outline = look["penwidth"] == "1"
-            self.marks.append(SimpleNamespace(outline=outline, **its))
+            self.marks.append(SimpleNamespace(outline=look["penwidth"] == "1", **its))
 
     def tipped(self, part):
         """The rectangles whose tooltip has these words."""

@@ -89,8 +89,7 @@ def is_compiled(name: str) -> bool:
 
 def random_state(seed: int) -> RandomState:
     """State of the generator: never 0, and mixed so that near seeds differ."""
-    mixed = np.random.SeedSequence(seed).generate_state(1, np.uint64)
-    return mixed | np.uint64(1)
+    return np.random.SeedSequence(seed).generate_state(1, np.uint64) | np.uint64(1)
 
 
 @compiled

@@ -114,8 +114,7 @@ def rows(rows: Ints, items: Ints, count: int) -> tuple[Ints, Ints]:
     """Lists of items by row, sorted and without duplicates."""
     width = int(items.max(initial=0)) + 1
     keys = np.unique(rows * width + items)
-    start = np.searchsorted(keys, np.arange(count + 1) * width)
-    return start, keys % width
+    return np.searchsorted(keys, np.arange(count + 1) * width), keys % width
 
 
 def _pairs(start: Ints, items: Ints, cluster: Ints) -> tuple[Ints, Ints]:

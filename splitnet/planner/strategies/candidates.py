@@ -108,8 +108,7 @@ def choose(found: Iterable[Candidate]) -> Candidate | None:
     fitting = [one for one in found if one.fits]
     if not fitting:
         return None
-    best = min(one.seconds for one in fitting)
-    limit = max(best * (1 + _AS_GOOD), _HOST_SECONDS)
+    limit = max(min(one.seconds for one in fitting) * (1 + _AS_GOOD), _HOST_SECONDS)
     good = [one for one in fitting if one.seconds <= limit]
     return min(good, key=lambda one: (one.complexity, one.seconds))
 

@@ -183,8 +183,7 @@ class ExecutedStep:
         """
         if not any(node.in_part for node in nodes):
             return sum(self.shares)
-        known = filter(None, map(self.names.tower, nodes))
-        count, number = next(known, (1, 0))
+        count, number = next(filter(None, map(self.names.tower, nodes)), (1, 0))
         each = [batch_shares(share, count)[number] for share in self.shares]
         return sum(each) / len(each)
 

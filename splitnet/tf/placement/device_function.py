@@ -67,8 +67,7 @@ def _canonical(device: str, first: str) -> str:
     # "localhost" before a cluster is joined, afterwards this program's job
     job = tf.DeviceSpec.from_string(first).job or "localhost"
     usual = tf.DeviceSpec(job, 0, 0, "CPU", 0)
-    named = usual.make_merged_spec(tf.DeviceSpec.from_string(device))
-    return str(named.to_string())
+    return str(usual.make_merged_spec(tf.DeviceSpec.from_string(device)).to_string())
 
 
 def device_of(variable: Any) -> str:

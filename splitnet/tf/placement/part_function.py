@@ -291,8 +291,7 @@ class Trace:
             for key, node in zip(part.keys, part.nodes):
                 with tf.name_scope(scope_of(key)):
                     keras_api.run_node(node, local, self._context)
-                added = len(scope.losses) - len(self.owners)
-                self.owners += [node.operation] * added
+                self.owners += [node.operation] * (len(scope.losses) - len(self.owners))
         self._captured = scope.captured
         self.unmasked = [
             number

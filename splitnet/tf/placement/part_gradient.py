@@ -154,13 +154,12 @@ def _cut(
             node.input[:] = [*(one.name for one in op.inputs), *after]
             read |= {one.name for one in op.inputs}
     flat = _flat(outputs)
-    used = read | {one.name for one in flat}
 
     def body(*given: Any) -> list[Any]:
         values = {key: given[i] for key, i in places.items()}
         here = tf.compat.v1.get_default_graph()
         tf_api.add_functions(graph, here)
-        for key in captures.keys() & used:
+        for key in captures.keys() & (read | {one.name for one in flat}):
             values[key] = here.capture(captures[key])
         fetched = [one.name for one in flat if one.name not in values]
         known = {key: values[key] for key in values.keys() & read}

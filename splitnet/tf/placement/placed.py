@@ -76,8 +76,7 @@ class Run:
 
     def arrive(self, tensor: Any, device: str) -> Any:
         """The value of a symbolic tensor on a device."""
-        value = self.value(tensor)
-        return self.moved(value, self.made_on.get(id(tensor), ""), device)
+        return self.moved(self.value(tensor), self.made_on.get(id(tensor), ""), device)
 
     def moved(self, value: Any, source: str, target: str) -> Any:
         """A value of one device on another, with what Keras attached to it."""

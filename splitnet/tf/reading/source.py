@@ -366,8 +366,7 @@ def _call(function: Any, inputs: Any, signature: Any = None) -> Any:
         known = inspect.signature(signature or getattr(function, "call", function))
     except (TypeError, ValueError):
         return function(inputs)
-    parameters = known.parameters.values()
-    taken = [p for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
+    taken = [p for p in known.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
     needed = sum(p.default is p.empty for p in taken)
     if isinstance(inputs, list) and 1 < needed <= len(inputs) <= len(taken):
         return function(*inputs)

@@ -137,7 +137,6 @@ def check_settings(settings: Settings) -> list[_Step]:
         raise ConfigError("the runtime settings cannot be applied.", faults)
     across = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
     set_omp = partial(os.environ.__setitem__, "OMP_NUM_THREADS")
-    determinism = config.experimental.enable_op_determinism
     for name, put in (
         ("cpu_devices", lambda n: cpu_devices() < n and make_cpu_devices(n)),
         ("cpu_threads", config.threading.set_intra_op_parallelism_threads),
@@ -145,7 +144,7 @@ def check_settings(settings: Settings) -> list[_Step]:
         ("cpu_threads", lambda count: set_omp(str(count))),
         ("soft_placement", config.set_soft_device_placement),
         ("log_placement", tf.debugging.set_log_device_placement),
-        ("determinism", lambda on: on and determinism()),
+        ("determinism", lambda on: on and config.experimental.enable_op_determinism()),
     ):
         if settings[name] is not None:
             steps.append((_said(settings, name), partial(put, settings[name])))

@@ -190,8 +190,7 @@ def local_workers(
     cores, share = sorted(os.sched_getaffinity(0)), host_memory_bytes() // (count + 1)
     names = [CLIENT, *(f"worker:{index}" for index in range(count))]
     addresses = (f"127.0.0.1:{port}" for port in _free_ports(count + 1))
-    alone = pin or len(cores) == 1
-    how = {"memory": share, "preset": "CPU core" if alone else "cpu"}
+    how = {"memory": share, "preset": "CPU core" if (pin or len(cores) == 1) else "cpu"}
     cpus = ("cpu:0", *(f"{name}/cpu:0" for name in names[1:]))
     devices = tuple(Device.of(cpu, **how) for cpu in cpus)
     cluster = Cluster(devices, (_LINK,), tuple(map(Host, names, addresses)))
