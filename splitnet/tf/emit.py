@@ -141,7 +141,11 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
         how = "" if why else how
         if towers is None:
             units[one] = device, how
-            _bring_constants(node, device)
+            arguments = node.arguments  # constants are copied once for all steps
+            with tf.device(device):
+                arguments.args, arguments.kwargs = arguments.convert(
+                    lambda one: tf.identity(one) if isinstance(one, tf.Tensor) else one
+                )
             kinds[one] = partial(PartFunction, device=device, how=how)
         else:
             meet = towers.synchronised and isinstance(node.operation, _NORM)
@@ -153,15 +157,6 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
     segments = segments_of(placed.flow, placed.key_of, units)
     runners = tuple(kinds[id(one.nodes[0])](one) for one in segments)
     return replace(placed, pipeline=pipeline, runners=runners)
-
-
-def _bring_constants(node: Any, device: str) -> None:
-    """Copy constants among a call's arguments to its device, once for all steps."""
-    arguments = node.arguments
-    with tf.device(device):
-        arguments.args, arguments.kwargs = arguments.convert(
-            lambda value: tf.identity(value) if isinstance(value, tf.Tensor) else value
-        )
 
 
 def _obstacle(node: Any, how: str, device: str) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
-from types import MethodType
+from types import MappingProxyType, MethodType
 from typing import Any
 
 import keras
@@ -29,11 +29,10 @@ def clone(
     `move` says whether layers that are used themselves are moved to their devices, and
     with them a placed model that has them.
     """
-    held, more = dict[int, str](), True
+    held, more = dict[int, tuple[Any, str]](), True
     with keras_api.random_states_kept():
         while more:
-            cloner = Cloner(device_of, copy=copy, originals=blueprint.originals)
-            cloner.held = held
+            cloner = Cloner(device_of, blueprint.originals, held, copy=copy)
             model, _ = cloner.model(blueprint.model)
             more = cloner.copied_though_held()
             held |= more
@@ -54,27 +53,31 @@ class Cloner:
     without memory (`keras_api.without_memory`), it takes them when it gets memory.
     `device_of` gives the TensorFlow device of a layer's weights, or nothing for that of
     what surrounds it; `copy=False` uses layers with values as they are. `originals` has
-    the user's layer that a layer of a template stands for, by its id; `reused` says why
-    a layer is used as it is, by its name.
+    the user's layer that a layer of a template stands for, by its id; `held` has layers
+    to use as they are and why, by their ids; `reused` says why one is, by its name.
     """
 
     def __init__(
         self,
         device_of: Callable[[Any], str | None] = lambda layer: None,
+        originals: Mapping[int, Any] = MappingProxyType({}),
+        held: Mapping[int, tuple[Any, str]] = MappingProxyType({}),
         *,
         copy: bool = True,
-        originals: Mapping[int, Any] | None = None,
     ) -> None:
         self.reused: dict[str, str] = {}
         self._device_of, self._copying = device_of, copy
-        self._originals = originals or {}
+        self._originals, self._held = originals, held
         self._copies: dict[int, tuple[Any, Any]] = {}  # original and copy
         self._used: dict[int, str | None] = {}  # devices of layers used as they are
         self._filled: set[int] = set()  # copies
-        self.held: dict[int, str] = {}  # why a layer must be used as it is, by its id
+        for layer, _ in held.values():
+            self._use(layer)
 
     def of(self, operation: Any) -> Any:
         """The copy of a layer, a nested model or a raw operation."""
+        if why := self._held.get(id(operation), ("", ""))[1]:
+            self.reused[self._source(operation).name] = why
         if id(operation) not in self._copies:
             with self._on(operation):
                 self._copy(operation)
@@ -166,19 +169,22 @@ class Cloner:
             if self._source(original).built:
                 rebuild.carry_assets(self._source(original), copy)
 
-    def copied_though_held(self) -> dict[int, str]:
-        """Layers that were copied and are inside of one that is used as it is."""
-        used = [self._copies[number][1] for number in self._used]
-        holder = {id(one): layer.name for layer in used for one in sublayers(layer)}
-        return {
-            number: f"it is inside of {holder[id(source)]!r}, which is used"
-            for number, (original, _) in self._copies.items()
-            if number not in self._used
-            and id(source := self._source(original)) in holder
-        }
+    def copied_though_held(self) -> dict[int, tuple[Any, str]]:
+        """Layers that are used, and copied ones inside of those, if any, with why."""
+        used, inside, holder = dict[int, Any](), dict[int, Any](), dict[int, str]()
+        for number in self._used:
+            original, layer = self._copies[number]
+            used[number] = original, self.reused.get(layer.name, "")
+            holder |= {id(one): layer.name for one in sublayers(layer)}
+        for number, (original, _) in self._copies.items():
+            name = holder.get(id(self._source(original)))
+            if name and number not in used:
+                inside[number] = original, f"it is inside of {name!r}, which is used"
+        return used | inside if inside else {}
 
     def move_used(self) -> None:
         """Move the variables of layers that are used as they are to their devices."""
+        functions = (tf.types.experimental.PolymorphicFunction,)
         moved: set[int] = set()  # a variable of several goes to that of the first
         for number, device in self._used.items():
             layer = self._copies[number][1]
@@ -187,7 +193,8 @@ class Cloner:
                     keras_api.move_value(variable, device)
                     moved.add(id(variable))
             for inner in sublayers(layer):  # traced with variables at their old place
-                tf_api.forget_traces(inner, rebuild.held_functions(inner))
+                held = rebuild.reached([*vars(inner).values()], functions)
+                tf_api.forget_traces(inner, held)
 
     def _copy(self, operation: Any) -> None:
         """Make the copy of an operation, or use it as it is."""
@@ -195,8 +202,6 @@ class Cloner:
             copy = keras_api.without_nodes(operation)
         elif not self._copying and self._has_values(operation):
             return self._use(operation)
-        elif id(operation) in self.held:
-            return self._use(operation, self.held[id(operation)])
         elif isinstance(operation, keras.Sequential):
             first = []
             if operation.built and operation.inputs:

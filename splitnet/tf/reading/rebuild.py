@@ -57,7 +57,7 @@ def _refuse_hidden_variables(layer: Any) -> None:
     if isinstance(layer, keras.layers.Lambda):
         hidden = [
             getattr(value, "name", type(value).__name__)
-            for value in _reached(layer.function)
+            for value in reached(layer.function)
             if not getattr(value, "built", False) or value.variables
         ]
     else:
@@ -153,17 +153,11 @@ _STATEFUL = (keras.Variable, tf.Variable, keras.layers.Layer)
 
 def held_layers(function: Any) -> list[Any]:
     """The layers that a function may call without having made them."""
-    found = _reached([function, vars(type(function)).get("__call__")])
+    found = reached([function, vars(type(function)).get("__call__")])
     return [value for value in found if isinstance(value, keras.layers.Layer)]
 
 
-def held_functions(layer: Any) -> list[Any]:
-    """The `tf.function`s that a layer keeps, also in lists, closures and the like."""
-    kinds = (tf.types.experimental.PolymorphicFunction,)
-    return _reached(list(vars(layer).values()), kinds)
-
-
-def _reached(root: Any, kinds: tuple[type, ...] = _STATEFUL) -> list[Any]:
+def reached(root: Any, kinds: tuple[type, ...] = _STATEFUL) -> list[Any]:
     """Values of some kinds that something holds, by breadth-first search."""
     seen: dict[int, Any] = {}
     todo = [root]
