@@ -19,6 +19,8 @@ from splitnet.tf.internals.keras_api import from_keras, sublayers
 from splitnet.tf.reading.flatten import MODELS
 
 _SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
+_LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
+_LOOKUPS += (keras.layers.TextVectorization,)
 
 
 class NotRebuiltError(Exception):
@@ -131,14 +133,18 @@ def share_parts(original: Any, copy: Any, known: dict[int, tuple[Any, Any]]) -> 
 
 
 def carry_assets(layer: Any, clone: Any) -> None:
-    """Copy what a layer saves beside its variables, by its own saving methods."""
+    """Copy what a layer saves beside its variables, by its own methods."""
     kind, plain = type(layer), keras.layers.Layer.load_own_variables
-    derives = hasattr(kind, "adapt") or not from_keras(kind)
+    derives, store = hasattr(kind, "adapt") or not from_keras(kind), dict[str, Any]()
     if derives and layer.variables and kind.load_own_variables is not plain:
-        store: dict[str, Any] = {}
         layer.save_own_variables(store)
         clone.load_own_variables(store)
-    if hasattr(kind, "load_assets"):
+    if isinstance(layer, _LOOKUPS):  # files would lose ends of lines, and weights
+        if layer.get_vocabulary(include_special_tokens=False):  # it is adapted
+            layer.save_own_variables(store)
+            words = layer.get_vocabulary()
+            clone.set_vocabulary(words, *(w[: len(words)] for w in store.values()))
+    elif hasattr(kind, "load_assets"):
         with tempfile.TemporaryDirectory() as folder:
             layer.save_assets(folder)
             clone.load_assets(folder)

@@ -84,8 +84,8 @@ def prepared_columns():
     """Columns prepared in many ways, strings among them; all ends have names."""
     city = keras.Input((1,), name="city", dtype="string")
     age = keras.Input((1,), name="age")
-    look_up = layers.StringLookup(output_mode="one_hot")
-    look_up.adapt(["ulm", "ulm", "bonn"])
+    look_up = layers.StringLookup(output_mode="tf_idf")
+    look_up.adapt(["ulm", "ulm", "bad\nems"])
     scale = layers.Normalization(axis=-1)
     scale.adapt(np.array([[20.0], [40.0], [61.0]]))
     bins = layers.Discretization(bin_boundaries=[18.0, 40.0, 65.0])
@@ -101,7 +101,7 @@ def prepared_columns():
         "spends": layers.Dense(1, name="spends")(x),
     }
     batch = {
-        "city": np.array([["ulm"], ["bonn"], ["rom"], ["ulm"]], object),
+        "city": np.array([["ulm"], ["bad\nems"], ["rom"], ["ulm"]], object),
         "age": np.array([[17.0], [33.0], [50.0], [80.0]], "float32"),
     }
     y = {"stays": np.array([[0.0], [1], [1], [0]]), "spends": numbers(1)}
