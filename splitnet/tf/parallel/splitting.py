@@ -50,7 +50,7 @@ def with_slices(blueprint: Blueprint, slices: Mapping[str, Sequence[str]]) -> Bl
     counts = {id(site.node.operation): len(slices[n]) for n, site in cut.items()}
 
     def copy() -> tuple[_Cutter, Any, dict[int, Any]]:
-        cloner = _Cutter(counts, blueprint.originals)
+        cloner = _Cutter(counts, originals=blueprint.originals)
         return cloner, *cloner.model(blueprint.model)
 
     cloner, model, tensors = keras_api.without_memory(copy)
@@ -104,10 +104,8 @@ def obstacle_of(blueprint: Blueprint, name: str, count: int) -> str:
             return f"{other.call!r} has some of its weights"
 
     def cut() -> None:
-        given = {
-            id(t): keras.Input(batch_shape=t.shape, dtype=t.dtype)
-            for t in site.node.input_tensors
-        }
+        read = site.node.input_tensors
+        given = {id(t): keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in read}
         _Cutter({id(layer): count}).call(layer, *arguments.fill_in(given))
 
     try:
@@ -163,10 +161,8 @@ def _sites(blueprint: Blueprint, name: str) -> list[Site]:
 class _Cutter(Cloner):
     """A cloner that calls slices in the place of some layers, by their ids."""
 
-    def __init__(
-        self, counts: Mapping[int, int], originals: Mapping[int, Any] | None = None
-    ) -> None:
-        super().__init__(originals=originals)
+    def __init__(self, counts: Mapping[int, int], **options: Any) -> None:
+        super().__init__(**options)
         self.slices: dict[int, list[Any]] = {}
         self._counts = counts
 
