@@ -264,6 +264,17 @@ def random_states_kept() -> Iterator[None]:
             known.state.assign(state)
 
 
+def seed_of_all() -> Any:
+    """The state that numbers without a seed are drawn from; None before the first."""
+    known = get_global_attribute(GLOBAL_SEED_GENERATOR)
+    if known is not None and not has_value(known.state):  # made in a stateless scope
+        waiting = get_global_attribute("uninitialized_variables")
+        waiting[:] = [one for one in waiting if one is not known.state]
+        with with_values():
+            known.state._deferred_initialize()
+    return known and known.state
+
+
 def compiled_loss(model: Any) -> Any:
     """What works out a compiled model's loss; None if nothing does."""
     return getattr(model, "_compile_loss", None)

@@ -109,8 +109,7 @@ class StateScope(keras.StatelessScope):
 
     def get_current_value(self, variable: Any) -> Any:
         """The value of a variable in this scope; None for that of the variable."""
-        own = id(variable) in self._weights
-        if own and tf_api.functions_entered() > self._entered:
+        if id(variable) in self._weights and tf_api.functions_entered() > self._entered:
             self.captured.add(id(variable))
             return None
         return super().get_current_value(variable)
@@ -264,6 +263,10 @@ class Trace:
             self._trace(signature)
             captured = self._captured - left_out
             left_out |= captured
+            seed = keras_api.seed_of_all()  # a user's layer may draw from it
+            if id(seed) in self._assigned - set(map(id, self.states)):
+                self.states.append(seed)
+                captured = captured or {-1}
 
     def _trace(self, signature: tuple[Any, Any]) -> None:
         def named(given: Any, masks: Any, weights: Any, states: Any) -> Any:
@@ -292,7 +295,7 @@ class Trace:
                 with tf.name_scope(scope_of(key)):
                     keras_api.run_node(node, local, self._context)
                 self.owners += [node.operation] * (len(scope.losses) - len(self.owners))
-        self._captured = scope.captured
+        self._captured, self._assigned = scope.captured, {*scope.assigned}
         self.unmasked = [
             number
             for number, (old, mask) in enumerate(zip(part.reads, masks))

@@ -174,15 +174,15 @@ def layers_with_several_inputs():
 
 
 class Noise(layers.Layer):
-    """Noise from a generator that others may draw from too."""
+    """Noise in training, from a generator that others may draw from too, or Keras'."""
 
     def __init__(self, generator, **options):
         super().__init__(**options)
         self.generator = generator
 
-    def call(self, inputs):
-        drawn = keras.random.normal(ops.shape(inputs), seed=self.generator)
-        return inputs + 0.1 * drawn
+    def call(self, inputs, training=False):
+        given = {"shape": ops.shape(inputs), "seed": self.generator}
+        return inputs + 0.1 * keras.random.normal(**given) if training else inputs
 
     def get_config(self):
         """With the generator's own configuration, which does not say who shares it."""
@@ -204,7 +204,7 @@ def shared_inside():
     left = Noise(generator)(tied(x))
     right = layers.TimeDistributed(tied)(rows)
     right = Noise(generator)(layers.GlobalAveragePooling1D()(right))
-    return keras.Model([x, rows], layers.Dense(2)(left * right))
+    return keras.Model([x, rows], layers.Dense(2)(Noise(None)(left * right)))
 
 
 @model
