@@ -134,8 +134,7 @@ def resolve(
     for part in graph.parts:
         on = lacking.get(part.name)
         if on and on not in KINDS and not whole_lists:
-            near = *part.near, first.setdefault(on, part.name)
-            part = replace(part, near=near)
+            part = replace(part, near=(*part.near, first.setdefault(on, part.name)))
         bound.append(part)
     members = near_groups(bound)
     for group in members:

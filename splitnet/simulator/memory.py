@@ -254,8 +254,7 @@ class _Held:
         ahead, back, inside = self.begin[u], self.begin[n + u], unit.memory
         hold(_WEIGHTS, 0.0, self.end, unit.weight_bytes)
         hold(_SLOTS, 0.0, self.end, unit.trained_bytes * step.slot_copies)
-        ended = self.stop[u] - (self.start[u] - ahead)
-        hold(_WORKSPACE, ahead, ended, inside.forward)
+        hold(_WORKSPACE, ahead, self.stop[u] - (self.start[u] - ahead), inside.forward)
         if unit.has_backward:
             done = self.done[u]
             hold(_ACTIVATIONS, ahead, self.closes[u], inside.saved)

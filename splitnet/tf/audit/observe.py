@@ -78,8 +78,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
             else:
                 with tf.device("CPU:0"):  # where the data of `fit` is
                     given = keras.tree.map_structure(tf.identity, inputs)
-                step = tf.function(lambda given: model(given, training=False))
-                step(given)
+                tf.function(lambda given: model(given, training=False))(given)
             graphs = list(placed.graphs)  # which the model's own step replaces
             placed.graphs.update({} if graphs else known)
         except Exception as error:  # whatever a model makes of a batch

@@ -74,8 +74,9 @@ class Shards:
 
     def mean(self, values: list[Any]) -> Any:
         """The mean over towers, each weighted by its samples."""
-        pairs = zip(self.weights(), values)
-        return tf.add_n([tf.cast(weight, v.dtype) * v for weight, v in pairs])
+        return tf.add_n(
+            [tf.cast(w, v.dtype) * v for w, v in zip(self.weights(), values)]
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

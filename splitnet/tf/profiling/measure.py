@@ -117,9 +117,7 @@ def measure(
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:
     """One of each sort of equal devices, by its labels: the kind if all are equal."""
-    alike = grouped(
-        cluster, lambda one: (one.kind, one.flops_per_second, bool(one.host))
-    )
+    alike = grouped(cluster, lambda d: (d.kind, d.flops_per_second, bool(d.host)))
     found = {}
     for (kind, *_), members in alike.items():
         only = len(members) == len(cluster.of_kind(kind))
@@ -281,8 +279,7 @@ def _synthetic(tensor: Any, batch: int, draw: np.random.Generator) -> Any:
     shape, dtype = tuple(size.shape), size.dtype
     if dtype == tf.string:
         return np.full(shape, "a", dtype=object)
-    whole = dtype.is_integer or dtype.is_bool
-    values = np.ones(shape) if whole else draw.random(shape)
+    values = np.ones(shape) if dtype.is_integer or dtype.is_bool else draw.random(shape)
     return values.astype(dtype.as_numpy_dtype)
 
 

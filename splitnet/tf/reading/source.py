@@ -228,8 +228,7 @@ class NetTrace:
             return items[0] if len(items) == 1 else items
         if not isinstance(value, Ref):
             return value
-        known = value.number < len(self.results)
-        found = self.results[value.number] if known else None
+        found = self.results[value.number] if value.number < len(self.results) else None
         if found is None:
             raise LookupError
         for key in value.path:

@@ -59,8 +59,7 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
     for i in range(stand_in_gpus):
         target = f"/device:CPU:{i + 1}"
         gpus.append(Device.of(f"gpu:{i}", memory=share, target=target, stand_in=True))
-    cpus = (Device.of(f"cpu:{i}", **speed) for i in range(count))
-    return Cluster((*gpus, *cpus))
+    return Cluster((*gpus, *(Device.of(f"cpu:{i}", **speed) for i in range(count))))
 
 
 def _real_gpus() -> Iterator[tuple[Device, Details]]:
