@@ -71,7 +71,7 @@ def load_file(
         _check_regular(status.st_mode)
         if status.st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
-        values = parse(Path(path).read_text("utf-8"))
+        values = parse(Path(path).read_text("utf-8-sig"))
         if faults := [*islice(_value_faults(values), _MOST_FAULTS)]:
             raise ValueError(errors.CONTROL.sub("?", "; ".join(faults)))
         return build(values)
@@ -242,10 +242,10 @@ def link_table(
     between: Sequence[str], bandwidth: object = None, latency: object = None
 ) -> Link:
     """A `[[links]]` table; it holds in both directions."""
-    if len(between) != 2:
+    ends = [end if end == "*" else device_name(end) for end in between]
+    if len(ends) != 2 or ends[0] == ends[1] != "*":
         raise DeviceError(f"between= must name two devices. Received: {between!r}.")
-    a, b = (end if end == "*" else device_name(end) for end in between)
-    return replace(default_link(bandwidth, latency), source=a, target=b)
+    return replace(default_link(bandwidth, latency), source=ends[0], target=ends[1])
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:

@@ -125,10 +125,9 @@ def resolve(
     if lacking and missing == "error":
         available = ", ".join(device.name for device in cluster)
         fault = f"not every requested device is available (available: {available})."
-        hint = "Change on=, or use missing='fallback'."
         parts = (graph.part[name] for name in lacking)
         faults = (f"part {p.name!r} requests {', '.join(p.on)}" for p in parts)
-        raise DeviceError(f"{fault} {hint}", faults)
+        raise DeviceError(f"{fault} Change on=, or use missing='fallback'.", faults)
     first: dict[str, str] = {}  # part that requests a missing device
     bound = []
     for part in graph.parts:
@@ -227,7 +226,9 @@ def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> 
     if key in graph.part:
         return f"{key!r} is an input; inputs are fed from the host, never pinned"
     if " .. " in key:
-        return f"range {key!r} holds no call: no way leads from its first to its last"
+        lacks = [end for end in key.split(" .. ") if end not in graph.call]
+        why = f"there is no call {lacks[0]!r}" if lacks else "no way leads along it"
+        return f"range {key!r} holds no call: {why}"
     known = dict.fromkeys(name for each in names.values() for name in each)
     folded = {name.casefold(): name for name in reversed(known)}
     close = difflib.get_close_matches(key.casefold(), folded, n=3, cutoff=0.5)

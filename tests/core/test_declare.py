@@ -76,6 +76,7 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (Cluster.load, f"{GPU}speed = 0", "more than zero"),
         (Cluster.load, f'{GPU}preset = "A1"', "no preset 'A1'"),
         (Cluster.load, f"{GPU}[[links]]\nbetween = 3", r"links\[0\]: .*between= must"),
+        (Cluster.load, f'{GPU}[[links]]\nbetween = ["gpu:0", "gpu:0"]', "two devices"),
         (Cluster.load, f"{TO_ALL}{TO_ALL}{GPU}", r"links\[1\]: .* is there already"),
         (Cluster.load, f'{GPU}target = "gpu"', "TensorFlow has no device 'gpu'"),
         (load_costs, costs(splitnet_costs=1), "version 2, .*: Invalid enum value 1"),
@@ -294,7 +295,7 @@ links = [
 
 def test_load_reads_devices_and_links(tmp_path):
     path = tmp_path / "box.toml"
-    path.write_text(MACHINE)
+    path.write_text(MACHINE, "utf-8-sig")  # as editors on Windows do
     box = Cluster.load(path)
 
     assert [device.name for device in box] == ["gpu:0", "gpu:1", "cpu:0"]

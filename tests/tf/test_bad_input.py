@@ -74,7 +74,7 @@ def test_an_impossible_declaration_is_told(words):
         sn.read(NETS[words]() if words in NETS else declared(BODIES[words]))
 
     assert words in str(caught.value)
-    if words in BODIES or words in ("floaty", "dtype 7"):
+    if not words.startswith(("The name", "has one output")):
         assert "test_bad_input.py:" in str(caught.value)
 
 

@@ -126,7 +126,7 @@ def _blueprint_of_net(net: Net) -> Blueprint:
         try:
             outputs.append((output.name, output.inputs, trace.look_up(output.inputs)))
         except LookupError as error:
-            faults += error.args
+            faults += (f"{output.where}: {one}" for one in error.args)
     raise_faults(net.name, faults)
     inputs = [made for b, made in zip(net.branches, trace.results) if b.kind == "input"]
     ends = []
@@ -247,7 +247,7 @@ class NetTrace:
         try:
             inputs = self.look_up(branch.inputs)
         except LookupError as error:
-            self.faults += error.args
+            self.faults += (f"{branch.where}: {one}" for one in error.args)
             return None
         if branch.kind != "input" and not branch.sources:
             return None
