@@ -86,6 +86,10 @@ class StrategyComparison:
     all: tuple[Strategy, ...]
     chosen: str = ""
 
+    def __post_init__(self) -> None:
+        if not self.all or self.chosen not in ("", *(one.kind for one in self.all)):
+            raise PlanFileError("all= has no strategy, or none of the kind chosen=.")
+
     @property
     def best(self) -> Strategy:
         """The fastest that fits; if none does, the fastest."""
@@ -100,7 +104,7 @@ class StrategyComparison:
         head = f"{best.kind} is fastest"
         if not best.fits:
             head = f"no strategy fits; {head}"
-        elif best is single:
+        elif single and single.fits and single.seconds <= best.seconds:
             head += "; not worth distributing"
         elif single and single.fits:
             head += f", {single.seconds / best.seconds:.2f} times as fast as one device"

@@ -14,7 +14,7 @@ from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
 from splitnet.planner.strategies.candidates import compare_plan, undivided
 
 _MOST_PLAYS = 20_000  # calls simulated to find advice: 2 s or so
-_MOST_COMPARED = 200  # calls of a graph whose strategies are compared for its verdict
+_MOST_COMPARED = 1_800  # calls times devices of a verdict with strategies: 5 s or so
 _WORTH_SAYING = 0.02  # of the value: advice that saves less is not given
 _MOST_ADVICE = 3
 # Units simulated to find what moves cost, 1 to 4 s each: with memory, without it, and
@@ -31,7 +31,7 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
     evaluator, calls = evaluator_of(plan), plan.graph.calls
     latency = plan.objective == "latency"
     foreign = any(call.backward or call.seconds_on for call in calls)
-    small = len(calls) <= _MOST_COMPARED
+    small = len(calls) * len(plan.cluster) <= _MOST_COMPARED
     comparable = latency and plan.training and small and not foreign
     alone = undivided(plan) if comparable else evaluator
     single = _on_one_device(strategies) if latency else None
@@ -53,8 +53,8 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
 def _on_one_device(strategies: StrategyComparison | None) -> dict[str, float] | None:
     """Seconds by device of those strategies; None if nothing was tried on one."""
     rows = strategies.all if strategies is not None else ()
-    known = [one for one in rows if one.kind == "one device"]
-    fits = {one.devices[-1]: one.seconds for one in known if one.fits and one.devices}
+    known = [one for one in rows if one.kind == "one device" and one.devices]
+    fits = {one.devices[-1]: one.seconds for one in known if one.fits}
     return fits if known else None
 
 

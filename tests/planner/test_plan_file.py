@@ -97,6 +97,7 @@ def first_device(**changes):
         (lambda v: v.update(execution={"microbatches": 33}), "batch, 32"),
         (lambda v: v.update(execution={"schedule": "zb"}), "one of 'gpipe', '1f1b'"),
         (lambda v: v.update(execution={"recompute": ["a"]}), "device 'a'"),
+        (lambda v: v.update(compared={"all": []}), "compared: all= has no strategy"),
         (lambda v: v["device_of"].pop("see"), "left out: see"),
         (lambda v: v["device_of"].update(sea="gpu:0"), "sea"),
         (lambda v: v["device_of"].update(see="gpu:9"), "no device 'gpu:9' here"),

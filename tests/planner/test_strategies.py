@@ -1,5 +1,7 @@
 """Towers, pipelines and one device, on plain values and by the same costs."""
 
+from dataclasses import replace
+
 import pytest
 
 import splitnet as sn
@@ -37,12 +39,21 @@ def test_the_fastest_of_a_heavy_chain_is_named():
     assert "strategies: towers " in said
     assert "faster than this plan: plan(source, cluster, strategy='auto'" in said
     assert plan_graph(chain(4), BOX, training=False).verdict.strategies is None
+    assert plan_graph(chain(4), Cluster.of("400*gpu")).verdict.strategies is None
     strategies = plan.verdict.strategies
     assert plan.verdict.single_device_value == strategies["one device"].seconds
     for row in found.all:
         assert row.peak_bytes > 0
         assert row.devices
         assert f"{row.how}: {row.reason}" in str(found)
+
+
+def test_a_step_of_views_takes_no_time_on_any_device():
+    calls = tuple(replace(call, kind="Flatten", weights=()) for call in chain(2).calls)
+    plan = sn.plan(replace(chain(2), calls=calls, weights=()), BOX, strategy="auto")
+
+    assert "0 s a step; no gain over" in str(plan.verdict)
+    assert "is fastest; not worth distributing" in str(compare_plan(plan))
 
 
 def test_a_chain_on_one_device_is_cut_into_stages():
