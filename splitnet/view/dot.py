@@ -47,7 +47,7 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         wide += 26 if box.facts.kind == "merge" else 18
         sizes[box.id] = wide, tall + (22 if box.facts.kind == "weights" else 10)
         lanes[box.lane].append(box.id)
-    ends = [(x.source, x.target) for x in shown.drawn if not x.weights]
+    ends = [(x.source, x.target) for x in shown.links if not x.weights]
     placed, frames, hosts = _place_boxes(sizes, lanes, ends)
     dot = style.page(
         graphviz.Digraph("placement"),

@@ -44,6 +44,19 @@ def test_dot_of_labels_few_links_and_writes_many_into_boxes():
     assert "in, out: bytes per step" in many
 
 
+def test_dot_of_puts_boxes_into_columns_by_all_lines_also_those_not_drawn():
+    draft, n = plans.Draft("unlike", 64), 35
+    draft.source("x")
+    its = [draft.part(f"p{i}", ["x"], at=f"gpu:{i}", shape=(8 + i,)) for i in range(n)]
+    draft.merge("join", its, "Concatenate")
+    text = dot_of(draft.plan(f"{n}*gpu"))
+    columns = (
+        re.search(r'pos="([\d.]+)', box_named(text, f"p{i}<"))[1] for i in range(n)
+    )
+    assert "the 60 largest of 70 lines" in text
+    assert len({*columns}) == 1
+
+
 def test_dot_of_draws_weights_that_are_read_from_another_device():
     """A cylinder, and a thin dotted line to each of three towers, which say bytes."""
     draft, enc = plans.Draft("towers", 8), {"weight": "enc"}
