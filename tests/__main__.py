@@ -23,10 +23,9 @@ COMPILED = "from splitnet.planner.engine.solve import warm_up; warm_up()"
 def main() -> int:
     """Run every check in the project's root; 0 if all passed."""
     failed = []
-    compiling = subprocess.Popen([sys.executable, "-c", COMPILED], cwd=ROOT)
     for name, command in CHECKS:
         if name == "tests":
-            compiling.wait()
+            subprocess.Popen([sys.executable, "-c", COMPILED], cwd=ROOT).wait()
         print(f"== {name}: {' '.join(command)}", flush=True)
         done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=False)
         if done.returncode:

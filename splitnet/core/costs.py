@@ -280,7 +280,6 @@ def save_costs(costs: Costs, path: str | Path) -> None:
 def load_costs(costs: Any) -> Any:
     """A cost model as given, or from its file; `PlanFileError` names what is wrong."""
     if isinstance(costs, str | PathLike):
-        build = partial(decode, kind=_CostFile)
         what = "cost table (version 2, as `splitnet measure` makes it)"
-        return load_file(Path(costs), what, build).costs
+        return load_file(Path(costs), what, partial(decode, kind=_CostFile)).costs
     return costs

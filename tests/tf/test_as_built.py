@@ -21,8 +21,7 @@ def recipe(devices):
             x = layers.LSTM(5, name=f"lstm_{i}")(entry)
             ends.append(layers.ReLU(name=f"relu_{i}")(x))
     with tf.device("/cpu:0"):
-        joined = layers.Concatenate(name="joined")(ends)
-        head = layers.Dense(1, name="head")(joined)
+        head = layers.Dense(1, name="head")(layers.Concatenate(name="joined")(ends))
     return keras.Model(entries, head, name="faq")
 
 

@@ -130,8 +130,7 @@ def wide_net():
     net = sn.Net("net")
     x = net.input("x", (WIDTH,))
     wide = layers.Dense(3000, "softmax", name="wide")  # must see all its outputs
-    body = [layers.Dense(40, "relu"), wide, layers.Dense(2)]
-    net.output(net.branch("a", x, body))
+    net.output(net.branch("a", x, [layers.Dense(40, "relu"), wide, layers.Dense(2)]))
     return net
 
 

@@ -43,8 +43,7 @@ def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(far, cluster):
     assert len({here.device_of[part] for part in MOVED}) == 1
     for i in range(3):
         assert here.device_of[f"b{i}"] == f"gpu:{i}"
-        kernel = placed.get_layer(f"d{i}").kernel
-        assert kernel.value.device.endswith(f"CPU:{i + 1}")
+        assert placed.get_layer(f"d{i}").kernel.value.device.endswith(f"CPU:{i + 1}")
     assert "gpu:3" in sn.table(here).partition("fallback")[2]
 
     placed.compile("sgd", "mse")

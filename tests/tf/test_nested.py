@@ -28,8 +28,7 @@ def nested():
     words = keras.Input((5,), dtype="int32", name="words")
     known = layers.Embedding(9, 4, mask_zero=True, name="embed")(words)
     body = stem()
-    seen = body(body(known), training=False)
-    read = layers.GlobalAveragePooling1D(name="read")(seen)
+    read = layers.GlobalAveragePooling1D(name="read")(body(body(known), training=False))
     head = keras.Sequential([layers.Dense(4, "tanh", name="d"), layers.Dense(2)])
     head.name = "head"
     return keras.Model(words, head(read), name="nested")

@@ -150,8 +150,7 @@ def test_a_tensor_that_a_layer_keeps_is_read_in_a_step(cluster):
         made = one(x, training=True)
         return tf.reduce_mean(made**2) + tf.reduce_mean(one.get_layer("keeps").scores)
 
-    models = pair(chain(*body), cluster, **pins)
-    assert_near(*(gradients(one, loss) for one in models))
+    assert_near(*(gradients(one, loss) for one in pair(chain(*body), cluster, **pins)))
 
 
 def test_a_part_that_comes_back_is_cut(cluster):

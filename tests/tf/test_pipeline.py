@@ -85,8 +85,7 @@ def test_frozen_weights_of_towers_cross_once_as_well(cluster):
     a = net.towers("a", x, [frozen, layers.Dense(4, activation="softmax")], on=on)
     net.output(a)
 
-    case = Case(net, X, Y, LOSS, way={"microbatches": 4})
-    _, audit = assert_same(case, cluster)
+    _, audit = assert_same(Case(net, X, Y, LOSS, way={"microbatches": 4}), cluster)
 
     sent = 4 * (8 * 200 + 200 + 200 * 4 + 4)
     assert audit.moved["cpu:0", "gpu:0", "weights"] == (sent, sent)
@@ -139,9 +138,8 @@ def test_models_that_cannot_be_cut_are_refused(cluster):
     models = {"'kept' keeps a state": whole}
     models["has a train_step of its own"] = Own(x, layers.Dense(2)(x))
     for words, model in models.items():
-        plan = sn.plan(model, cluster, batch=8, effort=1)
         with pytest.raises(sn.DeclarationError, match=words):
-            sn.emit(model, plan, microbatches=2)
+            sn.emit(model, sn.plan(model, cluster, batch=8, effort=1), microbatches=2)
 
     with pytest.raises(sn.DeclarationError, match="reduction='sum'"):
         emitted(cluster, microbatches=2).compile(

@@ -24,8 +24,7 @@ def test_read_makes_a_vertex_of_each_call_and_an_edge_of_each_tensor():
     )
     assert (left.output_shapes, left.output_bytes) == (((8, 6),), 8 * 6 * 4)
     assert left.forward_flops > 0
-    edges = between_parts(graph).edges(data="bytes")
-    assert {(a, b): n for a, b, n in edges} == {
+    assert {(a, b): n for a, b, n in between_parts(graph).edges(data="bytes")} == {
         ("tweet_a", "left"): 8 * 3 * 4 * 4,
         ("tweet_b", "right"): 8 * 3 * 4 * 4,
         ("left", "join"): 8 * 6 * 4,

@@ -219,8 +219,7 @@ def _interval_loads(
 
     def around(low: Ints, high: Ints, weights: Floats | None = None) -> Floats:
         """Sums over what goes from block `low` to `high`, by interval around it."""
-        sums = corner(low, high + 1, weights)
-        return sums[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
+        return corner(low, high + 1, weights)[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
 
     sizes, start = np.diff(graph.net_start), graph.net_start[:-1]
     pins = block[graph.net_pins]
@@ -270,8 +269,7 @@ def schedule(
             for e in range(graph.predecessor_start[u], graph.predecessor_start[u + 1]):
                 v = graph.predecessors[e]
                 if place[v] >= 0:
-                    copy = copies[v] if place[v] != d else 0.0
-                    start = max(start, end[v] + copy)
+                    start = max(start, end[v] + (copies[v] if place[v] != d else 0.0))
             ends = start + graph.seconds[u, kind]
             ends *= 1.0 + 0.1 * noise * uniform(random)
             room = graph.capacity_bytes[d] - used[d] - graph.size_bytes[u]

@@ -55,11 +55,10 @@ def random_graph(count, seed):
 
 
 def free_problem(graph, cluster):
-    names = tuple(device.name for device in cluster)
     return problem_of(
         step_graph(graph, cluster, units="calls"),
         cluster,
-        [Group((), names) for _ in graph.calls],
+        [Group((), tuple(device.name for device in cluster)) for _ in graph.calls],
         range(len(graph.calls)),
     )
 
@@ -89,8 +88,7 @@ def step_problem(count, seed, *, gpus=2, cut_penalty=0.0):
     groups = random_groups(draw, count, cluster, some_apart=seed % 3 == 0)
     step = step_graph(graph, cluster, units="calls", training=seed % 4 != 3)
     total = sum(unit.weight_bytes for unit in step.units) * (4 if seed % 4 != 3 else 1)
-    share = draw.choice((0.5, 0.8, 3.0))
-    room = [share * total + 2e7] * gpus + [2.0 * total + 1e9]
+    room = [draw.choice((0.5, 0.8, 3.0)) * total + 2e7] * gpus + [2.0 * total + 1e9]
     return with_room(problem_of(step, cluster, groups, range(count)), room, cut_penalty)
 
 

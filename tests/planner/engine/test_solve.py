@@ -43,8 +43,7 @@ def test_small_problems_are_optimal(seed, objective, contiguity):
     found = solve(problem, objective=objective, contiguity=contiguity)
 
     cuts = cut_size(problem.graph, found.assignment)
-    value = found.value * (1 + problem.cut_penalty * cuts)
-    assert value == pytest.approx(best)
+    assert found.value * (1 + problem.cut_penalty * cuts) == pytest.approx(best)
     assert found.feasible == (best < inf)
     for bound in (found.bound, lower_bound(problem, objective, hard=True)):
         assert bound <= best * (1 + 1e-9)

@@ -169,8 +169,7 @@ def placed(cluster):
 
 def test_audit_finds_another_plan_out(cluster, placed):
     pins = {"left": "gpu:2", "right": "gpu:0"}
-    graph = sn.plan_of(placed).graph
-    other = sn.plan(graph, cluster, pins=pins, time_limit=0.1)
+    other = sn.plan(sn.plan_of(placed).graph, cluster, pins=pins, time_limit=0.1)
     found = sn.audit(placed, other, (X, Y)).findings
 
     aspects = {finding.aspect for finding in found if finding.part == "left"}

@@ -34,10 +34,9 @@ def assert_equal(audit):
 def recurrent_layer_on_two_devices():
     """One layer called by three branches: its weights are sent to each device once."""
     net, shared = sn.Net("shared"), layers.SimpleRNN(4)
-    homes = ("gpu:1", "gpu:1", "gpu:0")
     sides = [
         net.branch(f"b{i}", net.input(f"x{i}", (5, 3)), shared, on=home)
-        for i, home in enumerate(homes)
+        for i, home in enumerate(("gpu:1", "gpu:1", "gpu:0"))
     ]
     joined = net.merge("joined", sides, layers.Concatenate(), on="cpu:0")
     net.output(net.branch("head", joined, layers.Dense(1), on="gpu:0"))

@@ -16,8 +16,7 @@ def model(cluster):
     """Text and numbers, a mask, a loop, a shared layer, and calls without weights."""
     words = keras.Input((6,), dtype="int32", name="words")
     numbers = keras.Input((8,), name="numbers")
-    embedded = layers.Embedding(50, 4, mask_zero=True)(words)
-    text = layers.SimpleRNN(4)(embedded)
+    text = layers.SimpleRNN(4)(layers.Embedding(50, 4, mask_zero=True)(words))
     shared = layers.Dense(8, "relu")
     once = shared(numbers)
     joined = layers.Concatenate()([text, once, shared(once)])

@@ -17,8 +17,7 @@ def model(cluster):
     right = net.branch("right", two, shared, on="gpu:1")
     joined = net.merge("joined", [left, right], layers.Concatenate())
     net.output(net.branch("head", joined, layers.Dense(2), on="gpu:1"))
-    plan = sn.plan(net, cluster, batch=16, time_limit=0.1)
-    made = sn.emit(net, plan, microbatches=4)
+    made = sn.emit(net, sn.plan(net, cluster, batch=16, time_limit=0.1), microbatches=4)
     made.compile("adam", "mse")
     return made
 

@@ -129,8 +129,7 @@ class FromValue(layers.Layer):
 def test_variables_made_from_values_have_them():
     """They cannot be made without memory, so the source is traced in a graph."""
     net = sn.Net("n")
-    body = [layers.Dense(3), FromValue()]
-    net.output(net.branch("b", net.input("x", (4,)), body))
+    net.output(net.branch("b", net.input("x", (4,)), [layers.Dense(3), FromValue()]))
     for source in (net, lambda: chain(layers.Dense(3), FromValue())):
         made = cloned(source).model
         kernel = made.layers[1].kernel

@@ -184,8 +184,7 @@ def test_strings_stay_on_the_cpu():
     numbers = layers.StringLookup(vocabulary=["a", "b"])(words)
     joined = layers.Concatenate()([words, words])
 
-    on_cpu = [cost_of(producer(t), 2).cpu_only for t in (numbers, joined)]
-    assert on_cpu == [True, True]
+    assert [cost_of(producer(t), 2).cpu_only for t in (numbers, joined)] == [True, True]
     assert not cost_of(producer(layers.Flatten()(numbers)), 2).cpu_only
 
 

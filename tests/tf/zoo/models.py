@@ -272,5 +272,4 @@ def state_that_is_away():
     scaled = layers.SpectralNormalization(layers.Dense(5), name="d")
     found = scaled(centred(layers.Dense(5)(first)))
     built = keras.Model(first, layers.Dense(2, name="e")(scaled(centred(found))))
-    pins = {"c": "gpu:1", "c@2": "gpu:0", "d": "gpu:2"}
-    return replace(made_up(built), pins=pins)
+    return replace(made_up(built), pins={"c": "gpu:1", "c@2": "gpu:0", "d": "gpu:2"})

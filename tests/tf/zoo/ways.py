@@ -38,8 +38,7 @@ def conv_body():
 def towers():
     """Small batches leave some towers without a sample; weights are elsewhere."""
     net = towered(conv_body(), (8, 8, 2), weights_on="gpu:1")
-    sizes = (5, 3, 2, 1)
-    return Case(net, numbers(8, 8, 2), numbers(3, seed=1), sizes=sizes)
+    return Case(net, numbers(8, 8, 2), numbers(3, seed=1), sizes=(5, 3, 2, 1))
 
 
 @keras.saving.register_keras_serializable("ways")
@@ -145,8 +144,7 @@ def recomputed_masks():
     a = net.branch("a", x, [table, loop], on="gpu:0")
     mean = [layers.GlobalAveragePooling1D(), layers.Dense(4)]
     net.output(net.branch("b", a, mean, on="gpu:1"))
-    way = {"recompute": True, "microbatches": 2}
-    return Case(net, words(6), numbers(4), way=way)
+    return Case(net, words(6), numbers(4), way={"recompute": True, "microbatches": 2})
 
 
 @case
@@ -208,8 +206,7 @@ def own_gradients_in_towers():
 @case
 def own_gradients_in_pieces():
     """Recomputed as well; each micro-batch reads such weights itself."""
-    way = {"recompute": True, "microbatches": 2}
-    return own_gradients(way=way, audited=False)
+    return own_gradients(way={"recompute": True, "microbatches": 2}, audited=False)
 
 
 # --- split layers, and everything at once --------------------------------------------
@@ -235,14 +232,12 @@ def split_words():
     """A table whose mask passes a join to attention, heads and groups; a product."""
     net = sn.Net("split_words")
     ids, key = net.input("words", (6,), "int32"), net.input("key", (6, 8))
-    table = layers.Embedding(11, 8, mask_zero=True)
-    seen = net.split("table", ids, table, on=TWO)
+    seen = net.split("table", ids, layers.Embedding(11, 8, mask_zero=True), on=TWO)
     heads = layers.MultiHeadAttention(5, 3, value_dim=4, kernel_regularizer="l2")
     given = {"query": seen, "value": seen, "key": key, "use_causal_mask": True}
     made = net.split("attend", given, heads, on=TWO)
     both = net.merge("both", [seen, made], layers.Add())
-    groups = layers.GroupQueryAttention(4, 8, 4)
-    made = net.split("groups", [key, both], groups, on=TWO)
+    made = net.split("groups", [key, both], layers.GroupQueryAttention(4, 8, 4), on=TWO)
     product = layers.EinsumDense("abc,bd->adc", (7, 8), bias_axes="d")
     made = net.split("product", made, product, on=TWO)
     read = [layers.Flatten(), layers.Dense(2)]
