@@ -128,8 +128,9 @@ def test_launch_refuses_all_faults_at_once(capsys):
     words = ["launch", "--engine", "kubernetes", "--name", "A_", "--preset", "X"]
 
     assert main(words) == 2
+    said = capsys.readouterr().err
     for fault in ("name a command", "--name is", "no preset 'X'", "needs --image"):
-        assert fault in capsys.readouterr().err
+        assert fault in said
 
 
 def ran(command, folder, **programs):
