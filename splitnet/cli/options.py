@@ -178,8 +178,7 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
             search["regroup"] = in_calls(held.graph) != held.graph
         return held.graph, machine or held.cluster, held, search
     if machine is not None:
-        hint = "leave --cluster out."
-        raise sn.DeviceError(f"a workload file includes its machine; {hint}")
+        raise sn.DeviceError("a workload file includes its machine; leave --cluster out.")
     return *held, held, {"objective": "throughput"} | search  # as the benchmark
 
 

@@ -229,8 +229,7 @@ def is_contiguous(problem: Problem, place: Ints, contiguity: str) -> bool:
         if left[call] >> where[call] & 1:
             return False
         for reader in after[call]:
-            hop = where[reader] != where[call]
-            left[reader] |= left[call] | hop << where[call]
+            left[reader] |= left[call] | (where[reader] != where[call]) << where[call]
     return True
 
 

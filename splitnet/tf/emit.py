@@ -343,5 +343,4 @@ def summary(model: keras.Model, **options: Any) -> str:
 def _print_summary(*given: Any, **options: Any) -> None:
     """As `Model.summary`, of an emitted model, with the column of devices."""
     named = inspect.signature(keras.Model.summary).bind(*given, **options).arguments
-    show = named.pop("print_fn", None) or print
-    show(summary(named.pop("self"), **named))
+    (named.pop("print_fn", None) or print)(summary(named.pop("self"), **named))

@@ -258,12 +258,11 @@ def chart(timeline: Timeline, *, width: Width | None = None) -> str:
     F is forward, B backward, U update; a dot is idle; `~` marks the devices that a
     transfer leaves or reaches while they are idle. `width` is as in `table`.
     """
-    columns = terminal_width() if width is None else width
     whole = timeline.seconds
     if not whole:
         return "Nothing runs."
     longest = max(len(clean(device)) for device in timeline.devices)
-    size = max(columns - longest - 8, 10)
+    size = max((terminal_width() if width is None else width) - longest - 8, 10)
     lanes = {device: ["."] * size for device in timeline.devices}
     for copy in timeline.copies:
         first = min(round(copy.start / whole * size), size - 1)
