@@ -178,7 +178,7 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
             search["regroup"] = in_calls(held.graph) != held.graph
         return held.graph, machine or held.cluster, held, search
     if machine is not None:
-        raise sn.DeviceError("a workload file includes its machine; leave --cluster out.")
+        raise sn.DeviceError("a workload file includes its machine; drop --cluster.")
     return *held, held, {"objective": "throughput"} | search  # as the benchmark
 
 
