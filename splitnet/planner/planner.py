@@ -13,7 +13,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from itertools import chain, count, islice
+from itertools import count, islice
 from operator import itemgetter
 from time import monotonic
 from typing import Any
@@ -59,7 +59,7 @@ def find_plan(
 
 
 class NothingFitsError(Exception):
-    """No placement was found to fit: its argument is the least broken one."""
+    """No placement was found to fit; arguments: the least broken one, what it is of."""
 
     def explained(self, *remedies: str) -> InfeasibleError:
         """What lacks, and what would do beside these; finding that takes seconds."""
@@ -103,12 +103,12 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
             break
         began = monotonic()
     wanted = (cluster.devices[device].name for device in solution.assignment)
-    evaluator, device_of = evaluator.as_run(placed(groups, wanted))
+    whole, (evaluator, device_of) = evaluator, evaluator.as_run(placed(groups, wanted))
     if options.regroup:
         groups = evaluator.resolve(options.missing, whole_lists=groups is not first)
     found = Found(evaluator, groups, device_of, solution)
     if not solution.feasible:
-        raise NothingFitsError(found)
+        raise NothingFitsError(found, whole)
     return found
 
 
@@ -177,13 +177,13 @@ def fits_somewhere(evaluator: Evaluator) -> bool:
 class _Refusal:
     """A problem without a solution, and the least broken placement that was found.
 
-    `need` has the bytes of each group, wherever it is; `on` the groups of each device,
-    the largest first. `full` is the device that lacks most, `culprit` the largest group
-    there.
+    `whole` evaluates what was searched, `evaluator` what runs. `need` has the bytes of
+    each group wherever it is, `on` the groups of each device, the largest first, `full`
+    the device that lacks most, `culprit` the largest group there.
     """
 
-    def __init__(self, found: Found) -> None:
-        self.evaluator, self.groups = found.evaluator, found.groups
+    def __init__(self, found: Found, whole: Evaluator) -> None:
+        self.evaluator, self.groups, self.whole = found.evaluator, found.groups, whole
         self.graph, self.cluster = self.evaluator.graph, self.evaluator.cluster
         wanted = (found.device_of[group.parts[0]] for group in self.groups)
         self.device_of = placed(self.groups, wanted)
@@ -239,9 +239,8 @@ class _Refusal:
         if self.need[culprit] > max(self.cluster[d].memory_bytes for d in allowed):
             names = ", ".join(allowed)
             return f"{what} does not fit on any device it may use ({names})."
-        parts = f"the parts of {self.graph.name!r} do not fit together"
-        least = f"the least that was found lacks memory on {full}"
-        return f"{parts}; {least}, where {what} is the largest."
+        least = f"the least that was found lacks memory on {full}, where {what} is the"
+        return f"the parts of {self.graph.name!r} do not fit together; {least} largest."
 
     def _rooms(self) -> Iterator[str]:
         """A line per device: what is free there without the culprit, what fills it."""
@@ -263,18 +262,20 @@ class _Refusal:
 
     def _remedies(self) -> Iterator[str]:
         """The changes that would do, the one that costs least first."""
-        graph, cluster, kind = self.graph, self.cluster, self.cluster[self.full].kind
-        pins = [[p for p in g.parts if p in self.pinned] for g in self.on[self.full]]
-        pins = [names for names in pins if names]
+        graph, cluster = self.whole.graph, self.cluster
+        kind, batch, lacks = cluster[self.full].kind, graph.batch, self.lacking > 0
+        runs_in = {a.part: b.part for a, b in zip(graph.calls, self.graph.calls)}
+        pins = [g for g in self.on[self.full] if not self.pinned.isdisjoint(g.parts)]
 
-        def freed(n: int) -> dict[str, str]:
-            return dict.fromkeys(chain(*pins[:n]), kind)
+        def freed(n: int) -> dict[str, Graph]:
+            names = self.pinned & {part for group in pins[:n] for part in group.parts}
+            free = {part: kind for part, name in runs_in.items() if name in names}
+            return {"graph": with_pins(graph, free)}
 
-        if n := self._least(len(pins), lambda n: {"graph": with_pins(graph, freed(n))}):
-            first, *_ = names = list(freed(n))
-            there, those = graph.part[first].on, ", ".join(map(repr, names))
+        if n := self._least(len(pins), freed):
+            names = [p for g in pins[:n] for p in g.parts if p in self.pinned]
+            there, those = self.graph.part[names[0]].on, ", ".join(map(repr, names))
             yield f'on="{kind}" instead of on="{", ".join(there)}" for {those}'
-        batch, lacks = graph.batch, self.lacking > 0
         most = (batch - 1) * (lacks and len(graph.calls) <= _MOST_CALLS)
         if n := self._least(most, lambda n: {"graph": scaled_graph(graph, batch - n)}):
             yield f"batch <= {batch - n}"
@@ -293,7 +294,7 @@ class _Refusal:
         if n := self._least(_MOST_MORE, enlarged):
             yield f"{len(devices) + n} devices like {like.name}"
         if n := self._least(_MOST_GROWN * lacks, lambda n: enlarged(0, 20 + n)):
-            yield f"{1 + n / 20:.3g} times the memory everywhere"
+            yield f"{1 + n / 20:.4g} times the memory everywhere"
 
     def _least(self, most: int, changes: Callable[[int], dict[str, Any]]) -> int:
         """The least n for which changes of the evaluator do, 0 if none in time does.
@@ -305,12 +306,11 @@ class _Refusal:
         def fits(n: int) -> bool:
             nonlocal left
             began = monotonic()
-            found = left > 0 and fits_somewhere(replace(self.evaluator, **changes(n)))
+            found = left > 0 and fits_somewhere(replace(self.whole, **changes(n)))
             left -= min(monotonic() - began, _TRY_SECONDS)
             return found
 
-        n = first_true(fits, most)
-        return n if n <= most else 0
+        return first_true(fits, most) % (most + 1)
 
 
 def _row(name: str, count: int, text: str) -> str:
