@@ -132,7 +132,10 @@ def _table(option: str, texts: list[str], form: str) -> dict[str, str]:
     for text in texts:
         if not re.fullmatch(".+=.+", text):
             raise sn.DeclarationError(f"{option} {text!r}: write {form}.")
-    return dict(text.rsplit("=", 1) for text in texts)
+    table = dict(text.rsplit("=", 1) for text in texts)
+    if len(table) < len(texts):
+        raise sn.DeclarationError(f"{option} has a name twice: {', '.join(texts)}.")
+    return table
 
 
 def _machine_of(options: Table) -> sn.Cluster | None:

@@ -98,8 +98,7 @@ def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> Iterator[Line]
     fullest = plan.cluster[max(devices, key=lambda d: plan.memory[d].total)]
     held, limit = plan.memory[fullest.name].total, fullest.memory_bytes
     used = max(plan.timeline.utilization[device] for device in devices)
-    strong = style.mixed(color, "#000000", 0.25)
-    yield Line(style.ranged(names, 30), 13, strong, bold=True)
+    yield Line(style.ranged(names, 30), 13, style.mixed(color, "#000000", 0.25), True)
     if names[1:]:
         yield Line(f"{len(devices)} devices, each at most", 9, QUIET)
     words, over = f"{format_bytes(held)} of {format_bytes(limit)}", held > limit

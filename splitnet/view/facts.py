@@ -131,8 +131,7 @@ def objective_text(plan: Plan) -> tuple[str, str]:
     """Say what the objective counts, and its value: ("training step", "5.00 ms")."""
     names = {"memory": "fullest device", "throughput": "busiest device"}
     step = f"{'training' if plan.training else 'inference'} step"
-    value = plan.timeline.seconds if plan.objective == "latency" else plan.value
-    said = value_text(plan.objective, value, long=False)
+    said = value_text(plan.objective, plan.value, long=False)
     return names.get(plan.objective, step), said
 
 

@@ -71,6 +71,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("plan {plan} --cluster gpu --stand-ins 2", "give one of"),
         ("plan {plan} --cluster none.toml", "cannot load the cluster file"),
         ("plan {plan} --cluster gpu,cpu --pin left", "write PATTERN="),
+        ("plan {plan} --cluster gpu --pin left=gpu --pin left=cpu", "has a name twice"),
         ("plan {plan} --cluster gpu,cpu --missing error", "gpu:1"),
         ("plan {plan} --cluster gpu,cpu --split wide", "write LAYER=N"),
         ("plan {plan} --cluster 2*gpu --strategy auto --split left=2", "has no layers"),

@@ -41,8 +41,7 @@ def task(part, start, stop, gpu=0, phase="forward", microbatch=0):
 
 
 def step(*tasks, copies=(), devices=2):
-    names = tuple(f"gpu:{n}" for n in range(devices))
-    return Chart(Timeline(tasks, copies, names, {}))
+    return Chart(Timeline(tasks, copies, tuple(f"gpu:{n}" for n in range(devices)), {}))
 
 
 def copy_of(start, stop, source="a", ends="01", kind="activation"):

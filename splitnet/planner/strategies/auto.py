@@ -45,7 +45,7 @@ def plan_strategy(
     if refused and not (fixed and others):
         raise refused.explained()
     said = ", ".join(f"{name}={value!r}" for name, value in fixed.items())
-    raise InfeasibleError(f"no strategy with {said} fits, and {others[0]} does.")
+    raise InfeasibleError(f"no strategy with {said} is possible; {others[0]} is.")
 
 
 def strategies_of(

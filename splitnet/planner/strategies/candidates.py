@@ -91,7 +91,8 @@ class Candidate:
         how = f"plan({', '.join(filter(None, words))})"
         if given:
             what = "towers and branches" if self.towers > 1 else "branches"
-            how = f"emit(source, plan): {what} on {', '.join(devices[:6])}"
+            what += f" on {', '.join(devices[:6])}" + " ..." * (len(devices) > 6)
+            how = f"emit(source, plan): {what}"
         self.row = Strategy(
             *(kind, self.seconds, how, self.fits, max(busy.values(), default=0.0)),
             sum(copy.bytes for copy in found.timeline.copies),

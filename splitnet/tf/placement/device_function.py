@@ -81,8 +81,7 @@ def transfer(value: Any, source: str, target: str) -> Any:
     if source == target or not tf.is_tensor(value):
         return value
     with tf.device(target):
-        dense = isinstance(value, tf.Tensor) and value.dtype.is_floating
-        if not source or not dense:
+        if not source or not (isinstance(value, tf.Tensor) and value.dtype.is_floating):
             return tf.identity(value)
 
         def back(gradient: Any) -> list[Any]:

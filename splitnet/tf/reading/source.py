@@ -235,10 +235,9 @@ class NetTrace:
             try:
                 found = (found if isinstance(found, dict | list | tuple) else {})[key]
             except (KeyError, IndexError, TypeError):
-                shapes = keras.tree.map_structure(lambda t: tuple(t.shape), found)
                 raise LookupError(
                     f"branch {value.name!r} has no output {key!r}; it returned "
-                    f"{shapes}."
+                    f"{keras.tree.map_structure(lambda t: tuple(t.shape), found)}."
                 ) from None
         return found
 
