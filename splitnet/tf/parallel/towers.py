@@ -74,9 +74,8 @@ class Shards:
 
     def mean(self, values: list[Any]) -> Any:
         """The mean over towers, each weighted by its samples."""
-        return tf.add_n(
-            [tf.cast(w, v.dtype) * v for w, v in zip(self.weights(), values)]
-        )
+        pairs = zip(self.weights(), values)
+        return tf.add_n([tf.cast(weight, v.dtype) * v for weight, v in pairs])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -177,8 +177,7 @@ class Cloner:
             used[number] = original, self.reused.get(layer.name, "")
             holder |= {id(one): layer.name for one in sublayers(layer)}
         for number, (original, _) in self._copies.items():
-            name = holder.get(id(self._source(original)))
-            if name and number not in used:
+            if (name := holder.get(id(self._source(original)))) and number not in used:
                 inside[number] = original, f"it is inside of {name!r}, which is used"
         return used | inside if inside else {}
 
