@@ -136,7 +136,6 @@ def test_a_refusal_names_a_strategy_that_fits():
         {"towers": 2, "microbatches": 2},
         {"microbatches": 1, "towers": 1, "recompute": False},
     ],
-    ids=str,
 )
 def test_what_is_fixed_is_kept(fixed):
     plan = auto(HEAVY, **fixed)
@@ -151,10 +150,11 @@ def test_what_is_fixed_is_kept(fixed):
     assert fixed.get("towers") != 2 or plan.verdict.speed_up > 1
 
 
-def test_towers_that_are_fixed_copy_what_has_large_weights():
-    weights = (replace(one, bytes=100 * MIB) for one in HEAVY.weights)
+def test_towers_that_are_fixed_are_there_with_large_weights_and_for_one_sample():
+    weights = tuple(replace(one, bytes=100 * MIB) for one in HEAVY.weights)
 
-    assert kind(auto(replace(HEAVY, weights=tuple(weights)), towers=2)) == "towers"
+    for change in ({"weights": weights}, {"batch": 1}):
+        assert kind(auto(replace(HEAVY, **change), towers=2)) == "towers"
 
 
 PINNED = sn.score(chain(1), sn.Cluster.of("gpu", "cpu"), {"c0": "gpu", "x": "cpu"})

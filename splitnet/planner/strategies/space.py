@@ -263,7 +263,7 @@ def _copied(
         name: Towers(tuple((row[i],) for row in devices), (homes[name],), norm)
         for name, i in index.items()
     }
-    sizes = {*replication.batch_shares(graph.batch, len(devices)), 1}
+    sizes = {*replication.batch_shares(graph.batch, len(devices)), 1} - {0}
     made = replication.expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}
     reader = {  # the device of the first other part that reads what towers give
