@@ -11,6 +11,7 @@ from splitnet.core.plan import PlanOptions
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import find_plan
+from splitnet.simulator.units import scaled_graph
 from splitnet.view.diagram import diagram_of
 from tests.planner.quick import has_room
 from tests.zoo import MIB, call, chain, graph_of, random_dag, source, two_towers, wide
@@ -152,9 +153,8 @@ def test_what_is_fixed_is_kept(fixed):
 
 def test_towers_that_are_fixed_are_there_with_large_weights_and_for_one_sample():
     weights = tuple(replace(one, bytes=100 * MIB) for one in HEAVY.weights)
-
-    for change in ({"weights": weights}, {"batch": 1}):
-        assert kind(auto(replace(HEAVY, **change), towers=2)) == "towers"
+    for graph in (replace(HEAVY, weights=weights), scaled_graph(HEAVY, 1)):
+        assert kind(auto(graph, towers=2)) == "towers"
 
 
 PINNED = sn.score(chain(1), sn.Cluster.of("gpu", "cpu"), {"c0": "gpu", "x": "cpu"})
