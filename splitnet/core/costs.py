@@ -162,7 +162,8 @@ def rows_of(call: Call) -> int:
 class CallSeconds:
     """Measured seconds of calls of a `signature` on a device, or on all of a kind.
 
-    They and the forward FLOPs are for `rows` rows, the fixed ones for any number.
+    They and the FLOPs are for `rows` rows, the fixed ones for any number. The backward
+    pass of a model's first layers has fewer FLOPs: none for gradients of its inputs.
     """
 
     call: str
@@ -173,6 +174,7 @@ class CallSeconds:
     backward_fixed: Seconds = 0.0
     rows: Positive = 1
     flops: Amount = 0.0
+    backward_flops: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,15 +214,16 @@ class Costs:
 
     def measured(self, call: Call, device: Device) -> CallSeconds | None:
         """The row for calls like this one, if any."""
-        flops = call.forward_flops / rows_of(call)
+        rows, ahead = rows_of(call), call.forward_flops / rows_of(call)
 
-        def off(one: CallSeconds) -> float:
-            return abs(one.flops / one.rows - flops)
+        def off(one: CallSeconds) -> tuple[float, float]:
+            back = abs(one.backward_flops / one.rows - call.backward_flops / rows)
+            return abs(one.flops / one.rows - ahead), back
 
         for where in (device.name, device.kind) if self.calls else ():
             like = self._calls.get((signature(call), where), ())
             near = min(like, key=off, default=None)
-            if near and off(near) <= _SAME_FLOPS * flops:
+            if near and off(near)[0] <= _SAME_FLOPS * ahead:
                 return near
         return None
 

@@ -75,11 +75,15 @@ def test_measured_and_known_seconds_beat_the_estimate():
 
 
 def test_a_share_of_the_rows_takes_its_share_and_all_that_is_fixed():
-    whole = layer("Dense", 800.0, output_shapes=((8, 4),))
+    whole = layer("Dense", 800.0, output_shapes=((8, 4),), backward_flops=1600.0)
     half = replace(whole, name="tower", output_shapes=((4, 4),), forward_flops=400.0)
+    half = replace(half, backward_flops=800.0)
+    first = replace(half, backward_flops=400.0)  # without gradients of its inputs
     wider = replace(half, forward_flops=800.0)
-    costs = Costs((CallSeconds(signature(whole), "gpu", 1.0, 2.0, 0.5, 0.2, 8, 800.0),))
+    one = CallSeconds(signature(whole), "gpu", 1.0, 2.0, 0.5, 0.2, 8, 800.0, 1600.0)
+    costs = Costs((one, replace(one, backward=1.2, backward_flops=800.0)))
 
     assert costs.forward_seconds(half, A100) == 0.5 + 0.25
     assert costs.backward_seconds(half, A100) == pytest.approx(0.2 + 0.9)
+    assert costs.backward_seconds(first, A100) == pytest.approx(0.2 + 0.5)
     assert costs.forward_seconds(wider, A100) == seconds(wider, A100)

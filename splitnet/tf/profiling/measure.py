@@ -32,7 +32,7 @@ from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.reading.call_cost import size_of
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.flatten import Site
-from splitnet.tf.reading.read import graph_of
+from splitnet.tf.reading.read import graph_of, learned_inputs
 from splitnet.tf.reading.source import blueprint_of, sized
 from splitnet.tf.workers.connect import wait_for_workers
 
@@ -86,11 +86,12 @@ def measure(
     optimizer = costs.optimizer_name(optimizer)
     blueprint = sized(blueprint_of(source, "expand"))
     graph = graph_of(blueprint, batch)
-    jobs: dict[tuple[str, float], tuple[Call, Site]] = {}
-    for site in blueprint.sites:  # what towers share is estimated
+    jobs: dict[tuple[str, float, float], tuple[Call, Site, list[bool]]] = {}
+    for site, learned in zip(blueprint.sites, learned_inputs(blueprint.sites)):
         call = graph.call.get(site.call)
-        if call and not site.node.is_input:
-            jobs.setdefault((costs.signature(call), call.forward_flops), (call, site))
+        if call and not site.node.is_input:  # what towers share is estimated
+            key = costs.signature(call), call.forward_flops, call.backward_flops
+            jobs.setdefault(key, (call, site, learned))
     kinds = _kinds(cluster).items()
     timed = {labels: one for labels, one in kinds if one in cluster.free_devices}
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
@@ -99,10 +100,11 @@ def measure(
     updates: list[costs.UpdateSeconds] = []
     for labels, device in timed.items():
         stopwatch = _Stopwatch(device)
-        for (key, flops), (call, site) in jobs.items():
+        for (key, *flops), (call, site, learned) in jobs.items():
             tell(next(shares), f"{site.call} on {device.name}")
-            made = _call_seconds(site, stopwatch, batch, trains=call.backward_flops > 0)
-            made += (costs.rows_of(call), flops)
+            trains = call.backward_flops > 0
+            made = _call_seconds(site, learned, stopwatch, batch, trains=trains)
+            made += (costs.rows_of(call), *flops)
             calls += (costs.CallSeconds(key, one, *made) for one in labels)
         tell(next(shares), f"update on {device.name}")
         sizes = _UPDATED_BYTES
@@ -193,10 +195,11 @@ class _Loop:
 
 
 def _call_seconds(
-    site: Site, stopwatch: _Stopwatch, batch: int, *, trains: bool
+    site: Site, learned: list[bool], stopwatch: _Stopwatch, batch: int, *, trains: bool
 ) -> tuple[Any, ...]:
     """Seconds forward and backward, and of both what does not grow with the batch.
 
+    Gradients are computed of the `learned` inputs and of the weights.
     The runs of all four alternate, so that a busy moment is one of each.
     """
     node, target = site.node, stopwatch.target
@@ -218,7 +221,8 @@ def _call_seconds(
     with tf.device(target):
         forward()  # builds it, here
     trained = list(getattr(clone, "trainable_variables", ()))
-    sources = [v for v in inputs.values() if v.dtype.is_floating]
+    wanted = {id(t) for t, one in zip(node.input_tensors, learned) if one}
+    sources = [v for key, v in inputs.items() if key in wanted and v.dtype.is_floating]
     sources += [variable.value for variable in trained]
 
     def both() -> list[Any]:

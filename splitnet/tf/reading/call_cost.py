@@ -66,11 +66,17 @@ def settings_of(operation: Any) -> str:
 
 
 def cost_of(
-    node: Any, batch: int, settings: str | None = None, *, training: bool = True
+    node: Any,
+    batch: int,
+    settings: str | None = None,
+    learned: Sequence[bool] = (),
+    *,
+    training: bool = True,
 ) -> Work:
     """The cost of one call of a built layer, raw operation or model; nothing runs.
 
-    `node` is a Keras node or an `InnerNode`; `settings` are those of its operation.
+    `node` is a Keras node or an `InnerNode`; `settings` are those of its operation;
+    `learned` says of which of its inputs gradients are computed, by default of all.
     """
     if node.is_input:
         return Work()
@@ -87,7 +93,11 @@ def cost_of(
     # Inside a layer of layers, a product's input comes from another layer.
     inside = keras_api.sublayers(operation) or [operation]
     trained = bool(getattr(operation, "trainable_weights", None))
-    factors = sum(one.dtype.is_floating or one.dtype.is_complex for one in inputs)
+    wanted = learned or [True] * len(inputs)
+    factors = sum(
+        wants and (one.dtype.is_floating or one.dtype.is_complex)
+        for one, wants in zip(inputs, wanted)
+    )
     factors += trained + (trained and len(inside) > 1)
     strings = any(one.dtype == tf.string for one in (*inputs, *outputs))
     return replace(

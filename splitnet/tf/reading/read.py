@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
+from itertools import repeat
 from typing import Annotated, Any
 
 import keras
@@ -78,11 +79,12 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
 
     nodes = [site.node for site in blueprint.sites]
     settings = [settings_of(node.operation) for node in nodes]
+    learned = learned_inputs(blueprint.sites)
 
     def priced(batch: int) -> Graph:
         works = [
-            cost_of(node, batch, text, training=training)
-            for node, text in zip(nodes, settings)
+            cost_of(*of_call, training=training)
+            for of_call in zip(nodes, repeat(batch), settings, learned)
         ]
         return _structure_of(blueprint, batch, settings, works)
 
@@ -90,6 +92,17 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
     counts = {n for one in towers.values() for n in batch_shares(batch, one.count)}
     smaller = {n: priced(n) for n in sorted({max(1, n) for n in counts})}
     return expand(priced(batch), smaller, towers)
+
+
+def learned_inputs(sites: Sequence[Site]) -> list[list[bool]]:
+    """Whether each input of each call depends on a weight that is trained."""
+    found, reached = list[list[bool]](), set[int]()
+    for site in sites:
+        node = site.node
+        found.append([id(tensor) in reached for tensor in node.input_tensors])
+        if any(found[-1]) or getattr(node.operation, "trainable_weights", None):
+            reached.update(map(id, node.outputs))
+    return found
 
 
 def fixed_batches(source: Any) -> list[int]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import splitnet as sn
-from splitnet.tf.internals.keras_api import producer, without_values
+from splitnet.tf.internals.keras_api import nodes_of, producer, without_values
 from splitnet.tf.reading import call_cost
 from splitnet.tf.reading.call_cost import cost_of, size_of
 from splitnet.tf.reading.traced import bytes_of, trace
@@ -153,6 +153,18 @@ def test_costs_are_proportional_to_the_batch():
     assert called.matrix_flops == 2 * 16 * 16 * 27 * 4
 
 
+def test_inputs_without_trained_weights_behind_them_cost_no_gradient():
+    """The first trained layer computes only that of its weights."""
+    x = entry = keras.Input((64,))
+    for trainable in (False, True, True):
+        x = layers.Dense(64, use_bias=False, trainable=trainable)(x)
+    _, frozen, first, second = sn.read(keras.Model(entry, x), 4).calls
+
+    assert frozen.backward_flops == 0
+    assert first.backward_flops == first.forward_flops
+    assert second.backward_flops == 2 * second.forward_flops
+
+
 def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(monkeypatch):
     """Twelve growing blocks take few traces, and cost what each would be traced at."""
     traced = []
@@ -216,8 +228,9 @@ def test_a_model_costs_the_sum_of_its_calls(body, shape):
     held = whole.inner_bytes + bytes_of(*(size_of(tensor, 4) for tensor in kept))
 
     assert sum(c.activation_bytes for c in calls) == pytest.approx(held, rel=0.03)
+    works = [cost_of(node, 4) for node in nodes_of(model)]
     for what in ("forward_flops", "backward_flops", "moved_bytes"):
-        sums = sum(getattr(call, what) for call in calls)
+        sums = sum(getattr(work, what) for work in works)
         assert getattr(whole, what) == pytest.approx(sums, rel=0.03), what
     assert whole.efficiency in {call.efficiency for call in calls}
     assert whole.kernels == sum(call.kernels for call in calls)
