@@ -91,7 +91,8 @@ def measure(
         call = graph.call.get(site.call)
         if call and not site.node.is_input:  # what towers share is estimated
             key = costs.signature(call), call.forward_flops, call.backward_flops
-            jobs.setdefault(key, (call, site, learned))
+            if key not in jobs or any(learned):
+                jobs[key] = call, site, learned
     kinds = _kinds(cluster).items()
     timed = {labels: one for labels, one in kinds if one in cluster.free_devices}
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
@@ -102,10 +103,8 @@ def measure(
         stopwatch = _Stopwatch(device)
         for (key, *flops), (call, site, learned) in jobs.items():
             tell(next(shares), f"{site.call} on {device.name}")
-            trains = call.backward_flops > 0
-            made = _call_seconds(site, learned, stopwatch, batch, trains=trains)
-            made += (costs.rows_of(call), *flops)
-            calls += (costs.CallSeconds(key, one, *made) for one in labels)
+            made = *_call_seconds(site, learned, stopwatch, batch), costs.rows_of(call)
+            calls += (costs.CallSeconds(key, one, *made, *flops) for one in labels)
         tell(next(shares), f"update on {device.name}")
         sizes = _UPDATED_BYTES
         small, large = (stopwatch.seconds(_update(device, optimizer, n)) for n in sizes)
@@ -181,7 +180,9 @@ class _Loop:
         if size not in self.fastest:
             self._timed(1)  # traces
             more, once = 1, self._timed(1)
-            while self._timed(1 + more) - once < _LOOP_SECONDS and more < _MOST_LOOPS:
+            while more < _MOST_LOOPS and any(  # other load makes longer, at times
+                self._timed(1 + more) - once < _LOOP_SECONDS for _ in range(3)
+            ):
                 more *= 4
             self.fastest[size] = inf, inf, more
         once, longer, more = self.fastest[size]
@@ -195,7 +196,7 @@ class _Loop:
 
 
 def _call_seconds(
-    site: Site, learned: list[bool], stopwatch: _Stopwatch, batch: int, *, trains: bool
+    site: Site, learned: list[bool], stopwatch: _Stopwatch, batch: int
 ) -> tuple[Any, ...]:
     """Seconds forward and backward, and of both what does not grow with the batch.
 
@@ -220,19 +221,17 @@ def _call_seconds(
 
     with tf.device(target):
         forward()  # builds it, here
-    trained = list(getattr(clone, "trainable_variables", ()))
     wanted = {id(t) for t, one in zip(node.input_tensors, learned) if one}
     sources = [v for key, v in inputs.items() if key in wanted and v.dtype.is_floating]
-    sources += [variable.value for variable in trained]
+    sources += [one.value for one in getattr(clone, "trainable_variables", ())]
 
     def both() -> list[Any]:
         with tf.GradientTape() as tape:
-            floats = [t for t in forward() if t.dtype.is_floating]
-            loss = tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in floats])
+            loss = [tf.reduce_sum(t) for t in forward() if t.dtype.is_floating]
         return [g for g in tape.gradient(loss, sources) if g is not None]
 
     loops = [_Loop(stopwatch, forward)]
-    loops += [_Loop(stopwatch, both)] * (trains or bool(trained))
+    loops += [_Loop(stopwatch, both)] * bool(sources)
     share = max(1, batch // _SHARE)
     for _, size in product(range(_RUNS), (batch, share)):
         for key, variable in inputs.items():
