@@ -35,9 +35,8 @@ def program_of(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     if page.suffix == ".ipynb":
         cells = json.loads(text)["cells"]
-        return "\n".join(
-            "".join(c["source"]) for c in cells if c["cell_type"] == "code"
-        )
+        sources = ("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+        return "\n".join(sources)
     if page.suffix == ".py":
         return text
     lines = [""] * (text.count("\n") + 1)

@@ -196,12 +196,11 @@ def test_the_site_asks_no_other_host(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
 
     pages = list(tmp_path.rglob("*.html"))
+    address = r'(?:src|<link[^>]* href)="(https?://[^"]+)"'
     strays = [
         f"{page.name}: {found}"
         for page in pages
-        for found in re.findall(
-            r'(?:src|<link[^>]* href)="(https?://[^"]+)"', page.read_text()
-        )
+        for found in re.findall(address, page.read_text())
     ]
 
     assert len(pages) > 25

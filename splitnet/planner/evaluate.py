@@ -66,15 +66,9 @@ class Evaluator:
         graph = with_pins(graph, options.pins)
         if options.regroup:
             graph = problems.bind_shared_weights(graph)
-        return cls(
-            graph,
-            cluster,
-            options.objective,
-            options.costs or Costs(),
-            optimizer_name(options.optimizer),
-            options.training,
-            regroup=options.regroup,
-        )
+        costs, optimizer = options.costs or Costs(), optimizer_name(options.optimizer)
+        how = options.objective, costs, optimizer, options.training
+        return cls(graph, cluster, *how, regroup=options.regroup)
 
     def _step(self, units: Any = "parts", **how: Any) -> StepGraph:
         how |= {"training": self.training, "optimizer": self.optimizer}

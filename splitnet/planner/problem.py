@@ -119,14 +119,10 @@ def problem_of(
     home = device[cluster.home.name]
     ends = [home] * len(device)  # of the link that a device pays for
     ends[home] = next((d for d in device.values() if d != home), home)
+    links = step.latency, step.seconds_per_byte
     keys = [
-        (
-            id(step.task_seconds[d]),
-            cluster.devices[d].kind == "cpu",
-            step.latency[d][end],
-            step.seconds_per_byte[d][end],
-        )
-        for d, end in enumerate(ends)
+        (id(times), one.kind == "cpu", *(table[d][end] for table in links))
+        for d, (one, end, times) in enumerate(zip(cluster, ends, step.task_seconds))
     ]
     kinds = list(dict.fromkeys(keys))
     kind = np.array([kinds.index(key) for key in keys], np.int64)
@@ -134,11 +130,8 @@ def problem_of(
     def paid(edge: Item) -> list[float]:
         """What a device of each kind pays if an edge and its gradient cross."""
         passes = (1 + bool(edge.gradients_from)) * (len(device) > 1)
-        known = edge.seconds
-        each = [
-            latency + edge.bytes * per_byte if known is None else known
-            for *_, latency, per_byte in kinds
-        ]
+        each = [fixed + edge.bytes * per_byte for *_, fixed, per_byte in kinds]
+        each = each if edge.seconds is None else [edge.seconds] * len(kinds)
         return [passes * one * (not cpu) for one, (_, cpu, *_) in zip(each, kinds)]
 
     sends = [edge for edge in step.edges if edge.readers]
@@ -344,9 +337,8 @@ def in_functions(
     first call with a weight stays the same one: its part is the home of the weight.
     """
     number = {name: i for i, name in enumerate(dict.fromkeys(device_of.values()))}
-    pieces = functions_called(
-        graph, step, [number[device_of[u.name]] for u in step.units]
-    )
+    device = [number[device_of[unit.name]] for unit in step.units]
+    pieces = functions_called(graph, step, device)
     names = _names(graph, pieces)
     part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
     parts = tuple(

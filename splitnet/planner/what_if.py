@@ -190,11 +190,7 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
     for one in plan.placements:
         reason = "fallback" if one.part in fallbacks else one.reason
         rows.append(replace(one, device=device_of[one.part], reason=reason))
-    made = replayed(
-        plan,
-        cluster=cluster,
-        placements=tuple(rows),
-        fallbacks=(*kept, *fallbacks.values()),
-        execution=replace(plan.execution, recompute=tuple(again)),
-    )
-    return with_verdict(made)
+    fell = (*kept, *fallbacks.values())
+    plan = replace(plan, cluster=cluster, placements=tuple(rows), fallbacks=fell)
+    execution = replace(plan.execution, recompute=tuple(again))
+    return with_verdict(replayed(plan, execution=execution))

@@ -64,20 +64,15 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
         shapes = tuple(map(shape, call.output_shapes))
         return replace(call, output_shapes=shapes, seconds_on=seconds, **grown)
 
-    calls = (call if call.name in whole else scaled(call) for call in graph.calls)
-    tensors = (
+    calls = tuple(call if call.name in whole else scaled(call) for call in graph.calls)
+    tensors = tuple(
         t
         if t.source in whole
         else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
         for t in graph.tensors
     )
-    return replace(
-        graph,
-        batch=batch,
-        calls=tuple(calls),
-        tensors=tuple(tensors),
-        plain=graph.plain and scaled_graph(graph.plain, batch),
-    )
+    plain = graph.plain and scaled_graph(graph.plain, batch)
+    return replace(graph, batch=batch, calls=calls, tensors=tensors, plain=plain)
 
 
 def unit_of_call(units: Units) -> list[int]:

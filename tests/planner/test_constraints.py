@@ -84,9 +84,8 @@ def test_missing_error_names_every_device():
     assert plan.fallbacks[0].requested == "gpu:7"
 
 
-ONE_LAYER = replace(
-    chain(3), calls=tuple(replace(call, layer="dense") for call in chain(3).calls)
-)
+_ALIKE = tuple(replace(call, layer="dense") for call in chain(3).calls)
+ONE_LAYER = replace(chain(3), calls=_ALIKE)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,8 @@ def test_functions_are_convex_parts_of_one_device(seed, count):
     for one in parted.calls:
         assert parted.part[one.part].on == graph.part[one.name].on
     step = step_graph(graph, BOX, units="calls")
-    units = functions_called(
-        graph, step, [int(device_of[c.name] == "gpu:1") for c in graph.calls]
-    )
+    where = [int(device_of[c.name] == "gpu:1") for c in graph.calls]
+    units = functions_called(graph, step, where)
     whole = step_graph(graph, BOX, units=units)
     summed = step_graph(graph, BOX, units=units, of_calls=step)
     assert summed.task_seconds == whole.task_seconds

@@ -83,9 +83,7 @@ TABLE = {"weights": ("t",), "lookups": ("t",)}
 LOOKUP = graph([dense("a", out=10, **TABLE)], "", weight_bytes=1000)
 FROZEN = replace(LOOKUP, weights=(replace(LOOKUP.weights[0], trainable=False),))
 WHOLE = replace(LOOKUP, calls=(replace(LOOKUP.calls[0], lookups=()),))
-WORK = [
-    dense(n, "p", inner_bytes=7, workspace_bytes=w) for n, w in (("a", 5), ("b", 9))
-]
+WORK = [dense(n, "p", inner_bytes=7, workspace_bytes=w) for n, w in zip("ab", (5, 9))]
 VIEWED = [dense("a", "p", out=100), view("v", "p", 100), dense("b", "p")]
 EARLY = [dense(n, "p", inner_bytes=9, early_bytes=7) for n in "ab"]
 LEARN = [dense("a", "p", out=10), dense("b", "p", out=10, workspace_bytes=2000)]

@@ -216,9 +216,8 @@ def test_tables_are_cut_as_often_as_it_takes():
     plan = planned(build, box, batch=1024)
 
     assert plan.verdict.strategies.chosen == "towers"
-    assert re.search(
-        r"split=\{('embedding\w*': 8(, )?){2}\}", str(plan.verdict.strategies)
-    )
+    split = r"split=\{('embedding\w*': 8(, )?){2}\}"
+    assert re.search(split, str(plan.verdict.strategies))
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
 
 

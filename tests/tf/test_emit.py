@@ -22,9 +22,8 @@ def test_emit_starts_as_the_same_layers_in_plain_keras(cluster):
     net = sn.Net("by_hand")
     x, y = net.input("steps", (6, 2)), net.input("words", (5,))
     a = net.branch("a", x, [see, layers.Flatten(), drop], on="gpu:0")
-    joined = net.merge(
-        "j", [a, net.branch("b", y, tell, on="gpu:1")], layers.Concatenate()
-    )
+    b = net.branch("b", y, tell, on="gpu:1")
+    joined = net.merge("j", [a, b], layers.Concatenate())
     net.output(net.branch("head", joined, head, on="cpu"))
     placed = emitted(net, cluster)
     assert not any(layer.built or layer._inbound_nodes for layer in (see, tell, head))

@@ -66,9 +66,8 @@ def test_a_predicted_step_is_within_a_factor_of_two(
     """Of the published one; and the verdict says that it is estimated."""
     box = sn.Cluster.of("gpu", "cpu", preset=preset)
     graph = read(build, policy, batch, training)
-    found = sn.score(
-        graph, box, {"*": "gpu:0"}, optimizer="momentum", training=training
-    )
+    how = {"optimizer": "momentum", "training": training}
+    found = sn.score(graph, box, {"*": "gpu:0"}, **how)
 
     assert "estimated" in str(found.verdict)
     assert 0.5 < found.seconds / published < 2.0

@@ -19,9 +19,8 @@ def test_read_makes_a_vertex_of_each_call_and_an_edge_of_each_tensor():
     assert [call.part for call in graph.calls] == parts
     left, right = graph.calls_of["left"][0], graph.calls_of["right"][0]
     assert left.weights == right.weights
-    assert sum(w.bytes for w in graph.weights if w.dtype == "float32") == 4 * (
-        4 * (4 * 6 + 6 * 6 + 6) + 13
-    )
+    held = sum(w.bytes for w in graph.weights if w.dtype == "float32")
+    assert held == 4 * (4 * (4 * 6 + 6 * 6 + 6) + 13)
     assert (left.output_shapes, left.output_bytes) == (((8, 6),), 8 * 6 * 4)
     assert left.forward_flops > 0
     assert {(a, b): n for a, b, n in between_parts(graph).edges(data="bytes")} == {
@@ -81,9 +80,8 @@ def test_read_prices_open_sizes_and_says_so(caplog):
 
     shapes = [call.output_shapes for call in graph.calls]
     assert shapes == [call.output_shapes for call in known.calls]
-    assert [c.activation_bytes for c in graph.calls] == [
-        c.activation_bytes for c in known.calls
-    ]
+    kept = [[c.activation_bytes for c in one.calls] for one in (graph, known)]
+    assert kept[0] == kept[1]
     assert "'photo' (None, None, None, 3) as (None, 224, 224, 3)" in caplog.text
     sites = planned_sites(blueprint_of(build(None)), plan)
     assert sites[1].node.outputs[0].shape == (None, None, None, 4)

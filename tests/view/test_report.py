@@ -168,9 +168,8 @@ def test_explorer_json_says_what_each_move_costs(name, part, close, count):
     assert len(moves) == count
     for move in moves[:2]:
         to = move["device"]
-        there = score(
-            plan.graph, plan.cluster, {**plan.device_of, names[int(number)]: to}
-        )
+        moved = {**plan.device_of, names[int(number)]: to}
+        there = score(plan.graph, plan.cluster, moved)
         assert move["value"] == pytest.approx(there.seconds)
         assert (move["fits"], move["transfer_bytes"]) == (True, there.transfer_bytes)
         assert move["held_bytes"] == pytest.approx(there.memory[to].total, rel=close)
@@ -197,9 +196,8 @@ def test_report_has_a_matrix_of_many_devices():
     """Each pair has its bytes in a cell; up to four devices have a list alone."""
     plan = plans.chain(12, 5)
     rows = re.findall(r'<tr><th scope="row">.*?</tr>', report_html(plan), re.DOTALL)
-    cells = [
-        re.findall(r'<td class="n" style="--share: (\d+)%">([^<]*)', r) for r in rows
-    ]
+    shares = r'<td class="n" style="--share: (\d+)%">([^<]*)'
+    cells = [re.findall(shares, r) for r in rows]
     moved = Counter()
     for one in plan.transfers:
         moved[one.source_device, one.target_device] += one.bytes

@@ -105,9 +105,8 @@ def test_a_micro_batch_of_a_stage_is_one_bar_and_updates_have_no_number():
 
 
 def test_planned_and_measured_have_one_scale():
-    one, two = (
-        Timeline((task("a", 0, stop),), (), ("gpu:0",), {}) for stop in (1.0, 2.0)
-    )
+    tasks = ((task("a", 0, stop),) for stop in (1.0, 2.0))
+    one, two = (Timeline(its, (), ("gpu:0",), {}) for its in tasks)
     shown = Chart({"planned": one, "measured": two})
     planned, measured = shown.tipped("of a on")
     assert measured.wide == pytest.approx(2 * planned.wide, rel=0.01)

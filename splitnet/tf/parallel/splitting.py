@@ -75,14 +75,9 @@ def with_slices(blueprint: Blueprint, slices: Mapping[str, Sequence[str]]) -> Bl
         else:
             parts.setdefault(site.part, Part(site.part))
     used = {site.part for site in sites}
-    return replace(
-        blueprint,
-        model=model,
-        flow=flow,
-        parts=tuple(part for name, part in parts.items() if name in used),
-        sites=sites,
-        originals=cloner.sources(),
-    )
+    kept = tuple(part for name, part in parts.items() if name in used)
+    made = replace(blueprint, model=model, flow=flow, originals=cloner.sources())
+    return replace(made, parts=kept, sites=sites)
 
 
 def obstacle_of(blueprint: Blueprint, name: str, count: int) -> str:

@@ -156,13 +156,11 @@ def test_costs_are_proportional_to_the_batch():
 def test_inputs_without_trained_weights_behind_them_cost_no_gradient():
     """The first trained layer computes only that of its weights."""
     x = entry = keras.Input((64,))
-    for trainable in (False, True, True):
-        x = layers.Dense(64, use_bias=False, trainable=trainable)(x)
-    _, frozen, first, second = sn.read(keras.Model(entry, x), 4).calls
+    for trained in (False, True, True):
+        x = layers.Dense(64, use_bias=False, trainable=trained)(x)
+    calls = sn.read(keras.Model(entry, x), 4).calls[1:]
 
-    assert frozen.backward_flops == 0
-    assert first.backward_flops == first.forward_flops
-    assert second.backward_flops == 2 * second.forward_flops
+    assert [c.backward_flops / c.forward_flops for c in calls] == [0, 1, 2]
 
 
 def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(monkeypatch):

@@ -30,9 +30,8 @@ def driver(count, **queries):
         "DeviceGetP2PStatus": lambda card, other, what: what,
     }
     module = ModuleType("pynvml")
-    vars(module).update(
-        {f"nvml{name}": act for name, act in (answers | queries).items()}
-    )
+    given = {f"nvml{name}": act for name, act in (answers | queries).items()}
+    vars(module).update(given)
     vars(module).update(NVML_P2P_CAPS_INDEX_READ=(0,), NVMLError=NVMLError)
     return module
 
