@@ -234,13 +234,14 @@ class _Comparison:
             kind = "activation" if copy.kind in ("input", "logits") else copy.kind
             copies[copy.source, copy.target, kind].append(copy)
         planned, moved = self._planned_bytes(), {}
-        passes = self._gradient_passes()
+        runs, passes = self._calls()
+        self.notes += [f"the step calls the model {runs} times."] * (runs > 1)
         for route in sorted({*planned, *copies}):
             source, target, kind = route
             its, due = copies[route], planned[route]
             actual = sum(copy.bytes or 0 for copy in its)
             moved[route] = due, actual
-            most = due * (passes if "gradient" in kind else 1)
+            most = due * runs * (passes if "gradient" in kind else 1)
             crossed = [c for c in its if c.bytes is None or c.bytes > _TOLERATED_BYTES]
             crossed = [c for c in crossed if c.kind != "logits"]  # not in any plan
             unknown = not most and any(copy.bytes is None for copy in its)
@@ -253,15 +254,17 @@ class _Comparison:
                 self._add("transfers", "", format_bytes(due), size, text)
         return moved
 
-    def _gradient_passes(self) -> int:
-        """Backward calls per forward call: a user's step may ask several times."""
+    def _calls(self) -> tuple[int, int]:
+        """Calls of the model, and of gradients for each: a user's step has several."""
         most: Counter[tuple[str, str]] = Counter()  # calls of the part's function
         times = Counter((op.part, op.phase, op.name) for op in self.seen.ops if op.part)
         for (part, phase, _), count in times.items():
             most[part, phase] = max(most[part, phase], count)
+        ahead = [n for (_, phase), n in most.items() if phase == "forward"]
         back = {part: n for (part, phase), n in most.items() if phase == "backward"}
         passes = (n // (most[part, "forward"] or n) for part, n in back.items())
-        return max([1, *passes])
+        runs = min(ahead, default=1) // self.seen.microbatches
+        return max(1, runs), max([1, *passes])
 
     def _planned_bytes(self) -> Counter[_Route]:
         """By link and kind, for the batch that was seen, in its micro-batches."""

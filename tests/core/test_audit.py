@@ -157,7 +157,7 @@ def test_audit_scales_planned_bytes_with_the_batch():
     assert [f for f in audit_of(PLAN, twice).findings if "weights" not in f.text] == []
 
 
-def test_audit_counts_the_gradient_passes_of_a_step_of_ones_own():
+def test_audit_counts_the_calls_and_gradient_passes_of_a_step_of_ones_own():
     """A step that asks twice for gradients sends them twice; nothing else may cross."""
     sent = tuple(copy for copy in SEEN.copies if copy.kind == "gradient")
     back = tuple(op for op in SEEN.ops if op.phase == "backward")
@@ -166,6 +166,8 @@ def test_audit_counts_the_gradient_passes_of_a_step_of_ones_own():
     assert sent
     assert not audit_of(PLAN, again).ok
     assert audit_of(PLAN, replace(again, ops=SEEN.ops + back)).ok
+    twice = audit_of(PLAN, replace(SEEN, ops=2 * SEEN.ops, copies=2 * SEEN.copies))
+    assert (twice.ok, twice.notes) == (True, ("the step calls the model 2 times.",))
 
 
 def test_audit_lists_every_finding():

@@ -42,9 +42,8 @@ def test_plan_in_one_piece_each_returns_to_no_device(contiguity):
     sizes = (replace(w, bytes=draw.randint(1, 9) * MIB) for w in graph.weights)
     graph = replace(graph, weights=tuple(sizes))
     how = {"objective": "memory", "cut_penalty": 0.0}
-    free, plan = (
-        find_plan(graph, BOX, contiguity=one, **how) for one in ("free", contiguity)
-    )
+    both = "free", contiguity
+    free, plan = (find_plan(graph, BOX, contiguity=one, **how) for one in both)
     runs = [
         [device for device, _ in groupby(one.device_of[p.name] for p in graph.parts)]
         for one in (free, plan)

@@ -136,9 +136,8 @@ def solve(
 
     if groups and problem.graph.allowed.any(axis=1).all():
         if groups > _PROVEN_GROUPS and enough:
-            alone = [
-                p for p in single_devices(problem) if not cut_size(problem.graph, p)
-            ]
+            whole = single_devices(problem)
+            alone = [p for p in whole if not cut_size(problem.graph, p)]
             place = min(alone, key=judge, default=place)
             value = judge(place) if alone else inf
             if objective == "latency" and value < inf:

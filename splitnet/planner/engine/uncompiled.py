@@ -172,10 +172,8 @@ def with_bytes_as_seconds(problem: Problem, scale: Floats, capacity: Floats) -> 
     nets = np.tile(graph.net_seconds.max(axis=1, initial=0.0)[:, None], len(sorts))
     if nets.sum() > 0:
         nets *= 0.01 * seconds.sum() / devices / nets.sum()
-    graph = graph._replace(
-        seconds=seconds, kind=kind, net_seconds=nets, capacity_bytes=capacity
-    )
-    return replace(problem, graph=graph)
+    graph = graph._replace(seconds=seconds, kind=kind, capacity_bytes=capacity)
+    return replace(problem, graph=graph._replace(net_seconds=nets))
 
 
 def repaired(graph: LoadGraph, place: Ints) -> Ints:
