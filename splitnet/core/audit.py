@@ -255,7 +255,7 @@ class _Comparison:
         return moved
 
     def _calls(self) -> tuple[int, int]:
-        """Calls of the model, and of gradients for each: a user's step has several."""
+        """Calls of the model, and backward calls of each; usually one and one."""
         most: Counter[tuple[str, str]] = Counter()  # calls of the part's function
         times = Counter((op.part, op.phase, op.name) for op in self.seen.ops if op.part)
         for (part, phase, _), count in times.items():

@@ -316,7 +316,7 @@ def compile_arguments(model: Any) -> dict[str, Any]:
     """What a model was compiled with; optimizer and metrics are made anew."""
 
     def anew(value: Any) -> Any:
-        own = isinstance(value, (keras.metrics.Metric | keras.optimizers.Optimizer))
+        own = isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer)
         return type(value).from_config(value.get_config()) if own else value
 
     arguments = dict(model._compile_config.config)

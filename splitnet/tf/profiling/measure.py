@@ -32,7 +32,7 @@ from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.reading.call_cost import size_of
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.flatten import Site
-from splitnet.tf.reading.read import graph_of, learned_inputs
+from splitnet.tf.reading.read import graph_of, needed_gradients
 from splitnet.tf.reading.source import blueprint_of, sized
 from splitnet.tf.workers.connect import wait_for_workers
 
@@ -87,12 +87,12 @@ def measure(
     blueprint = sized(blueprint_of(source, "expand"))
     graph = graph_of(blueprint, batch)
     jobs: dict[tuple[str, float, float], tuple[Call, Site, list[bool]]] = {}
-    for site, learned in zip(blueprint.sites, learned_inputs(blueprint.sites)):
+    for site, needed in zip(blueprint.sites, needed_gradients(blueprint.sites)):
         call = graph.call.get(site.call)
         if call and not site.node.is_input:  # what towers share is estimated
             key = costs.signature(call), call.forward_flops, call.backward_flops
-            if key not in jobs or any(learned):
-                jobs[key] = call, site, learned
+            if key not in jobs or any(needed):
+                jobs[key] = call, site, needed
     kinds = _kinds(cluster).items()
     timed = {labels: one for labels, one in kinds if one in cluster.free_devices}
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
@@ -101,9 +101,9 @@ def measure(
     updates: list[costs.UpdateSeconds] = []
     for labels, device in timed.items():
         stopwatch = _Stopwatch(device)
-        for (key, *flops), (call, site, learned) in jobs.items():
+        for (key, *flops), (call, site, needed) in jobs.items():
             tell(next(shares), f"{site.call} on {device.name}")
-            made = *_call_seconds(site, learned, stopwatch, batch), costs.rows_of(call)
+            made = *_call_seconds(site, needed, stopwatch, batch), costs.rows_of(call)
             calls += (costs.CallSeconds(key, one, *made, *flops) for one in labels)
         tell(next(shares), f"update on {device.name}")
         sizes = _UPDATED_BYTES
@@ -196,11 +196,11 @@ class _Loop:
 
 
 def _call_seconds(
-    site: Site, learned: list[bool], stopwatch: _Stopwatch, batch: int
+    site: Site, needed: list[bool], stopwatch: _Stopwatch, batch: int
 ) -> tuple[Any, ...]:
     """Seconds forward and backward, and of both what does not grow with the batch.
 
-    Gradients are computed of the `learned` inputs and of the weights.
+    Gradients are those of the weights, and of the inputs that need one.
     The runs of all four alternate, so that a busy moment is one of each.
     """
     node, target = site.node, stopwatch.target
@@ -221,7 +221,7 @@ def _call_seconds(
 
     with tf.device(target):
         forward()  # builds it, here
-    wanted = {id(t) for t, one in zip(node.input_tensors, learned) if one}
+    wanted = {id(t) for t, one in zip(node.input_tensors, needed) if one}
     sources = [v for key, v in inputs.items() if key in wanted and v.dtype.is_floating]
     sources += [one.value for one in getattr(clone, "trainable_variables", ())]
 

@@ -69,14 +69,14 @@ def cost_of(
     node: Any,
     batch: int,
     settings: str | None = None,
-    learned: Sequence[bool] = (),
+    needed: Sequence[bool] = (),
     *,
     training: bool = True,
 ) -> Work:
     """The cost of one call of a built layer, raw operation or model; nothing runs.
 
     `node` is a Keras node or an `InnerNode`; `settings` are those of its operation;
-    `learned` says of which of its inputs gradients are computed, by default of all.
+    `needed` says which of its inputs need a gradient, by default all.
     """
     if node.is_input:
         return Work()
@@ -93,7 +93,7 @@ def cost_of(
     # Inside a layer of layers, a product's input comes from another layer.
     inside = keras_api.sublayers(operation) or [operation]
     trained = bool(getattr(operation, "trainable_weights", None))
-    wanted = learned or [True] * len(inputs)
+    wanted = needed or [True] * len(inputs)
     factors = sum(
         wants and (one.dtype.is_floating or one.dtype.is_complex)
         for one, wants in zip(inputs, wanted)

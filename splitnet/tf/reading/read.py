@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
-from itertools import repeat
 from typing import Annotated, Any
 
 import keras
@@ -79,12 +78,12 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
 
     nodes = [site.node for site in blueprint.sites]
     settings = [settings_of(node.operation) for node in nodes]
-    learned = learned_inputs(blueprint.sites)
+    needed = needed_gradients(blueprint.sites)
 
     def priced(batch: int) -> Graph:
         works = [
-            cost_of(*of_call, training=training)
-            for of_call in zip(nodes, repeat(batch), settings, learned)
+            cost_of(node, batch, text, wanted, training=training)
+            for node, text, wanted in zip(nodes, settings, needed)
         ]
         return _structure_of(blueprint, batch, settings, works)
 
@@ -94,8 +93,8 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
     return expand(priced(batch), smaller, towers)
 
 
-def learned_inputs(sites: Sequence[Site]) -> list[list[bool]]:
-    """Whether each input of each call depends on a weight that is trained."""
+def needed_gradients(sites: Sequence[Site]) -> list[list[bool]]:
+    """Whether each input of each call needs a gradient: a trained weight is behind."""
     found, reached = list[list[bool]](), set[int]()
     for site in sites:
         node = site.node
