@@ -101,13 +101,15 @@ command = get_command(_app)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors become messages."""
+    if sys.stdout is None:  # closed: `>&-`
+        sys.stdout = io.StringIO()
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may know ASCII only
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where: say(f"warning: {message}")
             command.main(args=argv, prog_name="splitnet")
-    except SplitnetError as error:
+    except (SplitnetError, OSError) as error:  # such as a full disk
         say(f"{type(error).__name__}: {error}")
         return NO if isinstance(error, InfeasibleError | AuditError) else USAGE
     except SystemExit as ended:

@@ -28,7 +28,7 @@ def answer(
         from splitnet.view.tables import Grid, grid_text, terminal_width
 
         text = grid_text(Grid(text, left=99), terminal_width(300))
-    print(text)
+    print(text, flush=True)
 
 
 @contextmanager

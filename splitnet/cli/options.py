@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import Parameter, Signature, signature
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from msgspec import Meta
@@ -141,18 +142,18 @@ def _table(option: str, texts: list[str], form: str) -> dict[str, str]:
 def _machine_of(options: Table) -> sn.Cluster | None:
     """The cluster that the options of `MACHINE` describe; None if there are none."""
     file, gpus, stand_ins = (options[n] for n in ("cluster", "gpus", "stand_ins"))
-    if sum(map(bool, (file, gpus, stand_ins))) > 1:
+    if sum(one not in (None, 0) for one in (file, gpus, stand_ins)) > 1:
         raise sn.DeviceError("give one of --cluster, --gpus and --stand-ins.")
     figures = {name: options[name] for name in ("preset", "memory", "link")}
     names = f"{gpus}*gpu,cpu" if gpus else file
-    if names and not names.endswith(".toml"):
+    if names is not None and not names.endswith(".toml"):
         if figures["preset"] is None:
             say("figures of typical GPUs are assumed; name yours: --preset A100")
         return sn.Cluster.of(*filter(str.strip, names.split(",")), **figures)
     if any(figures.values()):
         where = "belong to --gpus or to a list: --cluster '2*gpu,cpu'."
         raise sn.DeviceError(f"--preset, --memory and --link {where}")
-    return local_devices(stand_ins) if stand_ins else file and sn.Cluster.load(file)
+    return local_devices(stand_ins) if stand_ins else names and sn.Cluster.load(names)
 
 
 def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str, Any]]:
@@ -229,7 +230,7 @@ def load_source(
     try:
         with progress(f"loading {target}"):
             load = keras.models.load_model
-            value = load(place) if saved else getattr(_module(place), name)
+            value = load(place) if saved else _named(_module(place), name)
             if callable(value) and not isinstance(value, kinds):
                 value = without_memory(value) if empty else value()
     except sn.SplitnetError:
@@ -246,6 +247,14 @@ def load_source(
             f"without arguments that returns one. Found: {type(value).__name__}."
         )
     return value, cluster
+
+
+def _named(module: Any, name: str) -> Any:
+    if hasattr(module, name):
+        return getattr(module, name)
+    own = {n for n, one in vars(module).items() if not isinstance(one, ModuleType)}
+    has = ", ".join(sorted(n for n in own if n[0] != "_")) or "no name"
+    raise sn.DeclarationError(f"{module.__name__} has no {name!r}. It has: {has}.")
 
 
 def _module(place: str) -> Any:

@@ -17,7 +17,7 @@ from splitnet.core.errors import ConfigError, DeviceError, WorkerError
 from splitnet.tf.internals import tf_api
 from splitnet.tf.workers import connect, start
 from splitnet.tf.workers.connect import probe
-from splitnet.tf.workers.start import limit_memory
+from splitnet.tf.workers.start import LocalWorkers, limit_memory
 
 
 def test_workers_refuse_calls_from_outside_and_leave_no_orphan(tmp_path):
@@ -67,6 +67,16 @@ def test_workers_refuse_a_limit_that_leaves_nothing():
 
 HOSTS = Host("client:0", "127.0.0.1:20001"), Host("worker:0", "127.0.0.1:20002")
 BOX = replace(Cluster.of("cpu", "worker:0/cpu:0"), hosts=HOSTS)
+
+
+def test_a_worker_that_does_not_start_at_once_is_tried_again(tmp_path):
+    fails = "mkdir first && exit 3; mkdir second && exit 3; echo ready; sleep 60"
+    command = ["sh", "-c", f"cd {tmp_path}; {fails}"]
+    cluster = Cluster.of("cpu", "worker:0/cpu:0")
+    with LocalWorkers(cluster, tmp_path / "cluster.toml", []) as workers:
+        workers.start(0, command)
+        workers.processes[0].wait()
+        assert workers.restart(0).endswith("code 3: \nit is started again")
 
 
 def test_connect_names_what_is_missing(monkeypatch):
