@@ -101,8 +101,7 @@ command = get_command(_app)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors become messages."""
-    if sys.stdout is None:  # closed: `>&-`
-        sys.stdout = io.StringIO()
+    sys.stdout = sys.stdout or io.StringIO()  # closed: `>&-`
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may know ASCII only
     try:

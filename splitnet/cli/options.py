@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from msgspec import Meta
@@ -230,7 +229,11 @@ def load_source(
     try:
         with progress(f"loading {target}"):
             load = keras.models.load_model
-            value = load(place) if saved else _named(_module(place), name)
+            module = None if saved else _module(place)
+            if module and not hasattr(module, name):
+                has = ", ".join(one for one in dir(module) if one[0] != "_")
+                raise sn.DeclarationError(f"{place} has no {name!r}. It has: {has}.")
+            value = getattr(module, name) if module else load(place)
             if callable(value) and not isinstance(value, kinds):
                 value = without_memory(value) if empty else value()
     except sn.SplitnetError:
@@ -247,14 +250,6 @@ def load_source(
             f"without arguments that returns one. Found: {type(value).__name__}."
         )
     return value, cluster
-
-
-def _named(module: Any, name: str) -> Any:
-    if hasattr(module, name):
-        return getattr(module, name)
-    own = {n for n, one in vars(module).items() if not isinstance(one, ModuleType)}
-    has = ", ".join(sorted(n for n in own if n[0] != "_")) or "no name"
-    raise sn.DeclarationError(f"{module.__name__} has no {name!r}. It has: {has}.")
 
 
 def _module(place: str) -> Any:

@@ -254,7 +254,7 @@ class Comparison:
     moved: tuple[tuple[str, str, str], ...]
 
     def __str__(self) -> str:
-        a, b, count = self.before, self.after, len(self.moved)
+        a, b, n = self.before, self.after, len(self.moved)
         full = [max(m.total for m in one.memory.values()) for one in (a, b)]
         rows: list[tuple[str, str, float, float]] = [
             ("busiest", "throughput", a.value, b.value),
@@ -263,8 +263,7 @@ class Comparison:
             ("fullest", "memory", full[0], full[1]),
         ]
         loads = a.objective == b.objective == "throughput"
-        parts = f"{count} part{'s' * (count > 1)}" if count else "nothing"
-        lines = [f"{parts} moved."]
+        lines = [f"{n} part{'s' * (n > 1)} moved." if n else "nothing moved."]
         for name, objective, before, after in rows[not loads :]:
             change = _change_text(objective, before, after)
             one, two = (value_text(objective, n, long=False) for n in (before, after))

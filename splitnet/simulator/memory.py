@@ -220,8 +220,7 @@ class _Held:
             before = n + u - self.piece
             ready = self.stop[u] - (self.start[u] - begin[u])
             for r in givers[u]:  # those of its gradients that are made here
-                took = self.stop[n + r] - self.start[n + r]
-                ready = max(ready, begin[n + r] + took)
+                ready = max(ready, begin[n + r] + self.stop[n + r] - self.start[n + r])
             begin[n + u] = min(begin[n + u], max(self.start[before], ready))
             if begin[n + u] < self.stop[before]:
                 self.beside[u] = self.beside[u - self.piece] = True

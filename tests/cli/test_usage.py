@@ -3,12 +3,14 @@
 import json
 import re
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 import splitnet as sn
+from splitnet.cli import main
 from splitnet.cli.worker_commands import run_program
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
@@ -70,6 +72,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("plan {plan} --gpus 2 --batch 64", "has its own batch"),
         ("plan {plan} --cluster gpu --stand-ins 2", "give one of"),
         ("plan {plan} --cluster none.toml", "cannot load the cluster file"),
+        ("plan {plan} --cluster=", "it has 0 devices"),
         ("plan {plan} --cluster gpu,cpu --pin left", "write PATTERN="),
         ("plan {plan} --cluster gpu --pin left=gpu --pin left=cpu", "has a name twice"),
         ("plan {plan} --cluster gpu,cpu --missing error", "gpu:1"),
@@ -179,6 +182,14 @@ def test_ctrl_c_while_planning_keeps_the_old_file(
         signal.signal(signal.SIGINT, before)
     assert printed.err.endswith("splitnet: interrupted\n")
     assert out.read_text() == "yesterday's"
+
+
+def test_a_full_disk_is_said_and_a_closed_output_is_none(cli, monkeypatch):
+    full = Path("/dev/full")
+    monkeypatch.setattr(sn, "local_cluster", lambda **_: full.write_text("x"))
+    assert "No space left on device" in cli("devices", 2).err
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["--version"]) == 0
 
 
 def test_completion_knows_what_there_is(cli, monkeypatch):

@@ -68,7 +68,6 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (as_plan, r'{"\u001b[2J": 1}', "control characters"),
         (as_plan, "\ud800".encode("utf-16", "surrogatepass"), "it is not UTF-8"),
         (Cluster.load, "[[device]\n", "cannot load the cluster file .* is not TOML"),
-        (Cluster.load, "", "it has 0 devices"),
         (Cluster.load, "device = 3", "device= must be Sequence. Received: 3"),
         (Cluster.load, f"{GPU}wat = 1", r"device\[0\]: .* 'wat'"),
         (Cluster.load, f"speed = 1\n{GPU}", "unexpected keyword argument 'speed'"),
@@ -97,9 +96,8 @@ def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, messag
 
 
 def test_of_refuses_a_machine_that_cannot_be():
-    """Nothing, twice the same, and impossible counts; with a wrong link as well."""
+    """Twice the same, and impossible counts; with a wrong link as well."""
     for names, words in (
-        ((), "it has 0 devices"),
         (("gpu:0", "gpu:0"), "'gpu:0' is repeated"),
         (("0*gpu",), "between 1 and 4096"),
         (("99999999*gpu",), "between 1 and 4096"),

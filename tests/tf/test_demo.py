@@ -103,7 +103,7 @@ def answer(folder, cluster, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("plan program.py:absent", "has no attribute 'absent'"),
+        ("plan program.py:absent", "has no 'absent'. It has: broken, keras, "),
         ("plan program.py:nothing", "neither a Net, a Keras model nor a Graph"),
         ("plan program.py:broken", "raised ZeroDivisionError: division by zero"),
         ("plan no.such.module:net", "there is no module 'no.such.module'"),

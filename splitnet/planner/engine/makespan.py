@@ -278,8 +278,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                     continue
                 # Rows of a table are sent side by side, a whole gradient once.
                 size = sums.row_bytes + items[item].bytes * (sums.wholes > 0)
-                target = run[number].where
-                send(tasks, sums.ended, item, task.where, target, size, key)
+                send(tasks, sums.ended, item, task.where, run[number].where, size, key)
     if last > limit:
         return np.inf
     note_critical(tasks, count, end)

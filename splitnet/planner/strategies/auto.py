@@ -220,10 +220,9 @@ class Choice(Trial):
     def plan(self, one: Candidate, comparison: StrategyComparison) -> Plan:
         """The plan of a strategy that was tried."""
         known = self._single.solution
-        plain = one.execution.microbatches == one.towers == 1
         solution = replace(
             known,
-            bound=known.bound if plain else 0.0,
+            bound=known.bound if one.execution.microbatches == one.towers == 1 else 0.0,
             algorithm="comparison_of_strategies",
             ended_by_clock=known.ended_by_clock or self.ended_by_clock,
         )

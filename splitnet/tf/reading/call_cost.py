@@ -93,10 +93,9 @@ def cost_of(
     # Inside a layer of layers, a product's input comes from another layer.
     inside = keras_api.sublayers(operation) or [operation]
     trained = bool(getattr(operation, "trainable_weights", None))
-    wanted = needed or [True] * len(inputs)
     factors = sum(
         wants and (one.dtype.is_floating or one.dtype.is_complex)
-        for one, wants in zip(inputs, wanted)
+        for one, wants in zip(inputs, needed or [True] * len(inputs))
     )
     factors += trained + (trained and len(inside) > 1)
     strings = any(one.dtype == tf.string for one in (*inputs, *outputs))

@@ -83,20 +83,16 @@ class LocalWorkers(AbstractContextManager["LocalWorkers"]):
         return f"worker {index} ended {how}: " + "\n    ".join(lines[-8:])
 
     def restart(self, index: int) -> str:
-        """Start a worker again, or leave it out of the cluster; what was done.
-
-        What does not start is tried a second time: a port or a thread may be short.
-        """
+        """Start a worker again, or after a second try leave it out; what was done."""
         ended = self.ended(index) or f"worker {index} does not answer"
         for _ in range(2):
             _end(self.processes[index : index + 1])
             self.start(index, self.processes[index].args)
             try:
                 self.room([index])
+                return f"{ended}\nit is started again"
             except ConfigError as error:
                 fault = error
-            else:
-                return f"{ended}\nit is started again"
         self.cluster = self.cluster.without(f"worker:{index}")
         write_cluster(self.cluster, self.file)
         return f"{ended}\nit does not start again and is left out: {fault}"

@@ -71,10 +71,8 @@ BOX = replace(Cluster.of("cpu", "worker:0/cpu:0"), hosts=HOSTS)
 
 def test_a_worker_that_does_not_start_at_once_is_tried_again(tmp_path):
     fails = "mkdir first && exit 3; mkdir second && exit 3; echo ready; sleep 60"
-    command = ["sh", "-c", f"cd {tmp_path}; {fails}"]
-    cluster = Cluster.of("cpu", "worker:0/cpu:0")
-    with LocalWorkers(cluster, tmp_path / "cluster.toml", []) as workers:
-        workers.start(0, command)
+    with LocalWorkers(BOX, tmp_path / "cluster.toml", []) as workers:
+        workers.start(0, ["sh", "-c", f"cd {tmp_path}; {fails}"])
         workers.processes[0].wait()
         assert workers.restart(0).endswith("code 3: \nit is started again")
 

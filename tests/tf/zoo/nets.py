@@ -5,7 +5,7 @@ import numpy as np
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import SAMPLES, Case, classes, into, numbers, sgd, words
+from tests.tf.check import SAMPLES, Case, classes, into, numbers, words
 
 NETS = {}
 case = into(NETS)
@@ -76,23 +76,6 @@ def inception():
     net.output(net.branch("head", both, head, near=both))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     return Case(net, numbers(6, 6, 3), classes(3), loss)
-
-
-@case
-def residual_chain():
-    """A chain with skips, cut in three; it would diverge at a rate of 0.1."""
-
-    def block(mix, norm):
-        return lambda t: t + norm(mix(t))
-
-    net = sn.Net("residual")
-    x = net.input("x", (6,))
-    last = net.branch("enter", x, layers.Dense(8), on="gpu:0")
-    for i in (0, 1):
-        body = block(layers.Dense(8, activation="relu"), layers.LayerNormalization())
-        last = net.branch(f"block_{i}", last, body, on=f"gpu:{i}")
-    net.output(net.branch("leave", last, layers.Dense(2), on="gpu:2"))
-    return Case(net, numbers(6), numbers(2, seed=1), optimizer=lambda: sgd(7))
 
 
 @case
