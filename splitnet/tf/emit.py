@@ -241,6 +241,9 @@ def _carry_compilation(source: Any, model: Any) -> None:
             "model.compile() on it."
         )
         return
+    if splitting.joined_layers(model) != splitting.joined_layers(source):
+        splitting.take_state(model, source)
+        return
     # The state of the optimizer, and of those that a step of its own uses.
     copied = {id(its): mine for its, mine in zip(source.variables, model.variables)}
     for name, theirs in vars(source).items():

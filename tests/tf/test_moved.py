@@ -37,9 +37,8 @@ def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(far, cluster):
     assert all(f"{part} (gpu:3 -> gpu:" in str(caught[0].message) for part in MOVED)
 
     here = sn.plan_of(placed)
-    assert {one.part: one.requested for one in here.fallbacks} == dict.fromkeys(
-        MOVED, "gpu:3"
-    )
+    requested = {one.part: one.requested for one in here.fallbacks}
+    assert requested == dict.fromkeys(MOVED, "gpu:3")
     assert len({here.device_of[part] for part in MOVED}) == 1
     for i in range(3):
         assert here.device_of[f"b{i}"] == f"gpu:{i}"
@@ -65,5 +64,4 @@ def test_the_command_audits_by_the_plan_of_the_file(far, tmp_path, capsys):
     said = capsys.readouterr()
     assert said.err.count("not on this machine: gpu:3.") == 1
     found = json.loads(said.out)["findings"]
-    assert any("'b3'" in one for one in found)
-    assert any("'sum'" in one for one in found)
+    assert all(any(f"'{part}'" in one for one in found) for part in MOVED)

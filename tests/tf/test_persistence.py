@@ -76,9 +76,7 @@ def test_saved_model_loads_without_splitnet_on_one_cpu(saved, trained, case, tmp
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == ["Functional", "2"]
-    np.testing.assert_allclose(
-        np.load(paths[2]), trained.predict(case.x, verbose=0), rtol=1e-5, atol=1e-6
-    )
+    assert_near(np.load(paths[2]), trained.predict(case.x, verbose=0))
 
 
 HOMES = {0: None, 3: {"read": "gpu:2", "see": "gpu:0"}}
@@ -132,11 +130,7 @@ def test_export_names_no_device_and_leaves_the_model_placed(trained, case, tmp_p
 
     assert b"device:CPU:1" not in text
     assert b"sn_k" not in text
-    np.testing.assert_allclose(
-        served.serve([tf.constant(one) for one in case.x]),
-        trained.predict(case.x, verbose=0),
-        rtol=1e-5,
-        atol=1e-6,
-    )
+    answer = served.serve([tf.constant(one) for one in case.x])
+    assert_near(answer, trained.predict(case.x, verbose=0))
     sn.audit(trained, None, (case.x, case.y)).check()
     assert trained.get_layer("see").kernel.value.device.endswith("CPU:2")

@@ -12,10 +12,9 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from tests.tf.check import in_policy
 
-
-def resnet50():
-    return keras.applications.ResNet50(weights=None)
+resnet50 = functools.partial(keras.applications.ResNet50, weights=None)
 
 
 def bert():
@@ -39,12 +38,8 @@ FLOAT, HALF = "float32", "mixed_float16"
 
 @functools.cache
 def read(build, policy, batch, training):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
+    with in_policy(policy):
         return sn.read(build, batch, training=training)
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +60,8 @@ def test_a_predicted_step_is_within_a_factor_of_two(
 ):
     """Of the published one; and the verdict says that it is estimated."""
     box = sn.Cluster.of("gpu", "cpu", preset=preset)
-    graph = read(build, policy, batch, training)
     how = {"optimizer": "momentum", "training": training}
-    found = sn.score(graph, box, {"*": "gpu:0"}, **how)
+    found = sn.score(read(build, policy, batch, training), box, {"*": "gpu:0"}, **how)
 
     assert "estimated" in str(found.verdict)
     assert 0.5 < found.seconds / published < 2.0

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import emitted, numbers
+from tests.tf.check import assert_near, emitted, numbers
 
 THREE = ["gpu:0", "gpu:1", "gpu:2"]
 
@@ -63,6 +63,22 @@ def test_a_split_of_a_trained_layer_begins_with_its_values(cluster):
     x = numbers(6, count=4)
     head = sn.unplace(model).get_layer("head")
     np.testing.assert_allclose(model(x), head(trained(x)), atol=1e-6)
+
+
+def test_a_trained_model_is_cut_with_the_state_of_its_optimizer(cluster):
+    """Slots follow their weights, which slices put in another order; so do scales."""
+    seen = keras.Input((6,))
+    each = [layers.Dense(4, name=name)(seen) for name in ("low", "wide", "high")]
+    mine = keras.Model(seen, layers.Dense(2, name="head")(layers.Add()(each)))
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), 2.0)
+    mine.compile(scaled, "mse")
+    mine.train_on_batch(numbers(6), numbers(2))
+    scaled.dynamic_scale.assign(4.0)
+
+    how = {"objective": "latency", "strategy": "auto", "split": {"wide": 2}}
+    cut = sn.unplace(emitted(mine, cluster, **how)).optimizer
+
+    assert_near(cut.variables, scaled.variables)
 
 
 def dense(*args, **options):

@@ -70,10 +70,9 @@ def with_slices(blueprint: Blueprint, slices: Mapping[str, Sequence[str]]) -> Bl
     sites = named((part_of[id(n)] if declared else None, n) for n in flow.calls)
     parts = {part.name: part for part in blueprint.parts}
     for site in sites:
-        if id(site.node) in device_of:
-            parts[site.part] = Part(site.part, "slice", (device_of[id(site.node)],))
-        else:
-            parts.setdefault(site.part, Part(site.part))
+        parts.setdefault(site.part, Part(site.part))
+        if asked := device_of.get(id(site.node)):
+            parts[site.part] = Part(site.part, "slice", (asked,))
     used = {site.part for site in sites}
     kept = tuple(part for name, part in parts.items() if name in used)
     made = replace(blueprint, model=model, flow=flow, originals=cloner.sources())
@@ -118,9 +117,9 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
     """
     graph, known = collapse(graph), joined_layers(blueprint.model)
     cut = split_layers(graph)
-    inside = {call for calls in cut.values() for call in calls}
     if cut.keys() <= {*known}:
         return blueprint
+    inside = {call for calls in cut.values() for call in calls}
     wholes = {kind.__name__: name for name, kind in HEAD_SLICES.items()}
     planned, here = dict[Any, list[str]](), dict[Any, list[str]]()
     for call in graph.calls:
@@ -129,10 +128,9 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
             kind = graph.call[cut[name][0]].kind if name in cut else call.kind
             sort = (wholes.get(kind, kind), *call.output_shapes[0][1:])
             planned.setdefault(sort, []).append(name)
-    for site in sized(blueprint).sites:
-        operation = site.node.operation
-        sort = (type(operation).__name__, *site.node.outputs[0].shape[1:])
-        here.setdefault(sort, []).append(operation.name)
+    for node in (site.node for site in sized(blueprint).sites):
+        sort = (type(node.operation).__name__, *node.outputs[0].shape[1:])
+        here.setdefault(sort, []).append(node.operation.name)
     found = {}
     for sort, names in planned.items():
         alike = here.get(sort, [])
@@ -215,24 +213,27 @@ def join_slices(model: Any, device: str) -> Any:
 def files_of_the_whole(model: Any, whole_of: Callable[[Any], Any]) -> None:
     """Let a model save and load whole layers; `whole_of` makes it plain."""
 
-    @functools.wraps(model.load_weights)
-    def load_weights(*args: Any, **kwargs: Any) -> None:
+    def run(name: str, *args: Any, **kwargs: Any) -> None:
         whole = whole_of(model)
-        whole.load_weights(*args, **kwargs)
-        if whole.compiled and whole.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
-        for variable, parts, axis in _pairs(whole, model):
-            values = [variable.value]
-            if axis is not None:
+        getattr(whole, name)(*args, **kwargs)
+        if name == "load_weights":
+            take_state(model, whole)
+
+    for name in ("save", "save_weights", "load_weights"):
+        vars(model)[name] = functools.partial(run, name)
+
+
+def take_state(model: Any, whole: Any) -> None:
+    """Give a model with slices the weights and slots of one with whole layers."""
+    if whole.compiled and whole.optimizer is not None and whole.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    for variable, parts, axis in _pairs(whole, model):
+        values = [variable.value]
+        if axis is not None:
+            with tf.device("/device:CPU:0"):  # a device may have no room for the whole
                 values = tf.split(variable.value, [p.shape[axis] for p in parts], axis)
-            for part, value in zip(parts, values):
-                part.assign(value)
-
-    def written(name: str, *args: Any, **kwargs: Any) -> Any:
-        return getattr(whole_of(model), name)(*args, **kwargs)
-
-    own = {name: functools.partial(written, name) for name in ("save", "save_weights")}
-    vars(model).update(own, load_weights=load_weights)
+        for part, value in zip(parts, values):
+            part.assign(value)
 
 
 def warn_of_slices(model: Any, _: Any) -> None:
@@ -256,8 +257,7 @@ def _first_of(*given: Any, **named: Any) -> Any:
 
 
 def _slices(layers: Mapping[str, Any], name: str) -> list[Any]:
-    found = (layers.get(f"{name}_slice{number}") for number in range(len(layers)))
-    return [one for one in found if one is not None]
+    return [one for n in range(len(layers)) if (one := layers.get(f"{name}_slice{n}"))]
 
 
 def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None]]:
@@ -269,26 +269,24 @@ def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None
     found: list[tuple[Any, list[Any]]] = []  # a variable, and what it was cut into
     for layer in whole.layers:
         if (known := layers.get(layer.name)) is not None:
-            same = zip(variables_of(layer), variables_of(known), strict=True)
-            found += [(v, [its]) for v, its in same]
-            continue
-        parts: dict[int, list[Any]] = {id(v): [] for v in layer.variables}
-        for one in _slices(layers, layer.name):
-            for mine, its in matched(layer, one):
-                parts[id(mine)].append(its)
-        found += [(v, parts[id(v)]) for v in layer.variables]
+            same = [*zip(variables_of(layer), variables_of(known), strict=True)]
+        else:
+            cut = _slices(layers, layer.name)
+            same = [pair for one in cut for pair in matched(layer, one)]
+        for pairs in grouped(same, lambda pair: id(pair[0])).values():
+            found.append((pairs[0][0], [its for _, its in pairs]))
+    both = [getattr(one, "optimizer", None) for one in (whole, sliced)]
     slots: list[tuple[Any, list[Any]]] = []
-    both = (all_optimizers(getattr(one, "optimizer", None)) for one in (whole, sliced))
-    for optimizers in zip(*both):
+    for optimizers in zip(*map(all_optimizers, both)):
         # Of each variable a slot of each kind, in their order, with the variable.
-        kinds = [grouped(slots_of(one), lambda pair: id(pair[1])) for one in optimizers]
-        mine, theirs = kinds
+        pairs_of = (grouped(slots_of(o), lambda pair: id(pair[1])) for o in optimizers)
+        mine, theirs = pairs_of
         for variable, its in found:
-            for kind, (slot, _) in enumerate(mine.get(id(variable), ())):
-                slots.append((slot, [theirs[id(part)][kind][0] for part in its]))
-        held = {id(s) for by in kinds for each in by.values() for s, _ in each}
-        rest = ([v for v in one.variables if id(v) not in held] for one in optimizers)
-        slots += [(own, [its]) for own, its in zip(*rest)]
+            rows = [mine.get(id(variable), ()), *(theirs.get(id(p), ()) for p in its)]
+            slots += [(own[0], [one[0] for one in cut]) for own, *cut in zip(*rows)]
+    held = {id(s) for o in both for one in all_optimizers(o) for s, _ in slots_of(one)}
+    rest = ([v for v in getattr(o, "variables", ()) if id(v) not in held] for o in both)
+    slots += [(own, [its]) for own, its in zip(*rest)]
     for variable, its in (*found, *slots):
         axis = cut_axis(variable, its[0])
         yield variable, its if axis is not None else its[:1], axis
