@@ -33,19 +33,20 @@ _WORK = ["forward_flops", "backward_flops", "moved_bytes", "transfer_seconds"]
 def scaled_graph(graph: Graph, batch: int) -> Graph:
     """The graph for another batch: bytes of outputs and FLOPs grow in proportion.
 
-    Weights and what a call charges by itself stay. Known seconds scale too, which
-    flatters small batches.
+    Weights, the bytes of reading them, and what a call charges by itself stay. Known
+    seconds scale too, which flatters small batches.
 
-    >>> from splitnet.core.graph import Part
-    >>> call = Call("a", "a", "Dense", output_bytes=32)
-    >>> graph = Graph("g", 4, (call,), parts=(Part("a"),))
-    >>> scaled_graph(graph, 6).calls[0].output_bytes
-    48
+    >>> from splitnet.core.graph import Part, Weights
+    >>> size = {"output_bytes": 32, "moved_bytes": 132.0, "weights": ("w",)}
+    >>> of = {"weights": (Weights("w", 100),), "parts": (Part("a"),)}
+    >>> made = scaled_graph(Graph("g", 4, (Call("a", "a", "Dense", **size),), **of), 6)
+    >>> made.calls[0].output_bytes, made.calls[0].moved_bytes
+    (48, 148.0)
     """
     if batch == graph.batch:
         return graph
     share = batch / graph.batch
-    whole = {call.name for call in graph.calls if call.kind == MOMENTS}
+    same = {call.name for call in graph.calls if call.kind == MOMENTS}
 
     def size(count: int) -> int:
         return ceil(count * share)
@@ -54,21 +55,20 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
         return (batch, *sizes[1:]) if sizes and sizes[0] == graph.batch else sizes
 
     def scaled(call: Call) -> Call:
-        known = {name: getattr(call, name) for name in (*_SIZES, *_WORK)}
         grown: dict[str, Any] = {
             name: size(count) if name in _SIZES else count * share
-            for name, count in known.items()
-            if count is not None
+            for name in (*_SIZES, *_WORK)
+            if (count := getattr(call, name)) is not None
         }
+        read = sum(graph.weight[n].bytes for n in call.weights if n not in call.lookups)
+        grown["moved_bytes"] += min(read, call.moved_bytes) * (1 - share)
         seconds = tuple((kind, count * share) for kind, count in call.seconds_on)
         shapes = tuple(map(shape, call.output_shapes))
         return replace(call, output_shapes=shapes, seconds_on=seconds, **grown)
 
-    calls = tuple(call if call.name in whole else scaled(call) for call in graph.calls)
+    calls = tuple(call if call.name in same else scaled(call) for call in graph.calls)
     tensors = tuple(
-        t
-        if t.source in whole
-        else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
+        t if t.source in same else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
         for t in graph.tensors
     )
     plain = graph.plain and scaled_graph(graph.plain, batch)
