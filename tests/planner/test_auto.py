@@ -201,6 +201,10 @@ def test_what_is_fixed_and_fits_nowhere_says_so():
     words = "no strategy with towers=2 is possible; plan(source, cluster) is"
     with pytest.raises(sn.InfeasibleError, match=re.escape(words)):
         auto(chain(4), TIGHT, towers=2)
+    how = {"strategy": "auto", "towers": 2, "pins": {"*": "gpu:1"}, "effort": 3000}
+    for verb in (sn.plan, sn.compare_strategies):
+        with pytest.raises(sn.InfeasibleError, match="where parts ask for devices or"):
+            verb(chain(4), BOX, **how)
 
 
 @pytest.mark.parametrize("graph", [HEAVY, wide(2), random_dag(16)])

@@ -1,6 +1,7 @@
 """Towers, pipelines and one device, on plain values and by the same costs."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from splitnet.core import replication
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Towers
 from splitnet.core.timeline import Execution
+from splitnet.planner.constraints import with_pins
 from splitnet.planner.evaluate import executed
 from splitnet.planner.strategies.candidates import compare_plan
 from splitnet.simulator.units import scaled_graph
@@ -72,6 +74,20 @@ def test_a_chain_on_one_device_is_cut_into_stages():
     assert {"cpu:1", "cpu:2"} <= set(compare_plan(cpus)["towers"].devices)
     with pytest.raises(KeyError, match="pipeline"):
         single["pipeline"]
+
+
+def test_a_row_frees_a_source_of_what_it_asks_for():
+    """What is typed gives the row, or the row says what its source may not have."""
+    source = with_pins(chain(4, flops=4e11), {"*": "gpu:1"})
+    apart = replace(source.part["c3"], on=("gpu:0",), apart=("c0",))
+    other = replace(source, parts=(*source.parts[:-1], apart))
+    rows, bound = (compare_plan(plan_graph(g, BOX)) for g in (source, other))
+    known = {"plan": partial(sn.plan, effort=3000), "source": source, "cluster": BOX}
+
+    for row in (rows[kind] for kind in ("towers", "pipeline", "one device")):
+        made = eval(row.how, known)
+        assert made.seconds == pytest.approx(row.seconds, rel=0.03), row.how
+    assert bound["towers"].how.endswith("{'*': 'auto'}): where source has no apart=")
 
 
 def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():

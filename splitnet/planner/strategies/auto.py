@@ -45,7 +45,9 @@ def plan_strategy(
     if refused and not (fixed and others):
         raise refused.explained()
     said = ", ".join(f"{name}={value!r}" for name, value in fixed.items())
-    raise InfeasibleError(f"no strategy with {said} is possible; {others[0]} is.")
+    why = "" if made[0].may_copy else " where parts ask for devices or must be apart"
+    said += f" is possible{why * bool(options.towers)}"
+    raise InfeasibleError(f"no strategy with {said}; {others[0]} is.")
 
 
 def strategies_of(
@@ -54,6 +56,8 @@ def strategies_of(
     """The best of each kind of strategy, whether or not any fits."""
     made = choices(graph, cluster, options, limits)
     found = [one for choice in made for one in choice.found]
+    if not found:  # none is possible, and this says why
+        plan_strategy(graph, cluster, options, limits)
     return compared(found, choose(found))
 
 

@@ -145,12 +145,20 @@ def compare_plan(plan: Plan) -> StrategyComparison:
     """
     mine = replace(evaluator_of(plan), objective="latency")
     whole = replace(undivided(plan), objective="latency")
-    obstacles = space.obstacles_of(whole.graph)
-    if split_layers(whole.graph):
+    graph, here = whole.graph, plan.cluster
+    obstacles = space.obstacles_of(graph)
+    if split_layers(graph):
         obstacles["towers"] = "slices of layers are where the plan has them"
-    groups = default_groups(whole.graph, plan.cluster)
-    trial = Trial(whole, groups, obstacles, PlanOptions())
+    trial = Trial(whole, default_groups(graph, here), obstacles, PlanOptions())
     trial.run([(replace(mine, execution=Execution()), plan.device_of)])
+    # What is typed must free the source of what it asks for.
+    has = {"net.towers": plan.graph.towers, "apart=": any(p.apart for p in graph.parts)}
+    lacks = " and no ".join(name for name, its in has.items() if its)
+    free = all(p.on == ("auto",) or space.may_move(graph, p.name) for p in graph.parts)
+    for one in trial.found:
+        pins = ", pins={'*': 'auto'})" if one.kind != "one device" and not free else ")"
+        how = one.row.how[:-1] + pins + f": where source has no {lacks}" * bool(lacks)
+        one.row = replace(one.row, how=how)
     found = [Candidate(mine, plan.device_of, given=True), *trial.found]
     return compared(one for one in found if one.kind != "placement")
 
