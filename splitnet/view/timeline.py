@@ -222,7 +222,7 @@ class _Chart:
             if ends not in shown[:_MOST_LINKS]:
                 continue
             source, target = copies[0].source_device, copies[0].target_device
-            self.say(16, 7, Line(style.shortened(f"{source} → {target}", 24)))
+            self.say(16, 7, Line(style.shortened(f"{source} → {target}", 38)))
             self.mark((_LEFT, self.y, _WIDE, _LINK_LANE), _PALE)
             rows = stacked(copies)
             high = 8.0 / len(rows)

@@ -71,6 +71,11 @@ def test_each_link_has_a_lane_with_its_bytes():
     (there,), (back,) = shown.tipped("the activation of a"), shown.tipped("gradient of")
     assert (there.outline, back.outline) == (False, True)
     assert {"gpu:0 → gpu:1", "1.00 KiB"} <= set(shown.texts)
+    ends = "worker:10/gpu:1", "worker:11/gpu:0"
+    far = Copy("a", "b", *ends, "activation", "forward", 1024, 0.0, 1.0)
+    assert (
+        " → ".join(ends) in Chart(Timeline((A,), (far,), (A.device, *ends), {})).texts
+    )
 
 
 @pytest.mark.parametrize(
