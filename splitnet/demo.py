@@ -72,8 +72,7 @@ def declare() -> sn.Net:
     apart = net.merge(
         "distance", [left, right], lambda two: keras.ops.square(two[0] - two[1])
     )
-    same = layers.Dense(1, activation="sigmoid")
-    net.output(net.branch("verdict", apart, same, on="cpu"))
+    net.output(net.branch("verdict", apart, layers.Dense(1, "sigmoid"), on="cpu"))
     return net
 
 

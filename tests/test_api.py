@@ -63,5 +63,4 @@ def test_verbs_that_pass_options_on_take_those_of_plan():
     options = {field.name for field in fields(PlanOptions)}
 
     for verb in (sn.plan, sn.place, sn.compare_strategies):
-        names = [*inspect.signature(verb).parameters]
-        assert set(names[2:]) == options
+        assert set([*inspect.signature(verb).parameters][2:]) == options

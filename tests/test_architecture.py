@@ -182,9 +182,8 @@ def test_type_checkers_and_the_lazy_imports_see_the_same_names():
 
 @pytest.mark.tf
 def test_every_public_name_resolves():
-    missing = [name for name in splitnet.__all__ if not hasattr(splitnet, name)]
 
-    assert missing == []
+    assert [name for name in splitnet.__all__ if not hasattr(splitnet, name)] == []
     assert dir(splitnet) == sorted(splitnet.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         splitnet.nonsense  # noqa: B018  # the look-up is the test

@@ -145,8 +145,7 @@ def simulate(
         text += f"\n\ntrace written to {trace}; open it in ui.perfetto.dev"
     names = ("seconds", "compute_seconds", "utilization", "peak_bytes")
     figures = {name: getattr(timeline, name) for name in names}
-    figures["tasks"] = [asdict(task) for task in timeline.tasks]
-    figures["copies"] = [asdict(copy) for copy in timeline.copies]
+    figures |= {n: [*map(asdict, getattr(timeline, n))] for n in ("tasks", "copies")}
     answer(figures, text, for_program=json_)
 
 

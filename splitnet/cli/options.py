@@ -228,12 +228,11 @@ def load_source(
     kinds = sn.Net | sn.Graph | keras.Model
     try:
         with progress(f"loading {target}"):
-            load = keras.models.load_model
             module = None if saved else _module(place)
             if module and not hasattr(module, name):
                 has = ", ".join(one for one in dir(module) if one[0] != "_")
                 raise sn.DeclarationError(f"{place} has no {name!r}. It has: {has}.")
-            value = getattr(module, name) if module else load(place)
+            value = getattr(module, name) if module else keras.models.load_model(place)
             if callable(value) and not isinstance(value, kinds):
                 value = without_memory(value) if empty else value()
     except sn.SplitnetError:

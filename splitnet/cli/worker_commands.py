@@ -151,11 +151,8 @@ def health(
     from splitnet.tf.workers.connect import probe, workers_of
 
     found = probe(workers_of(Cluster.load(cluster)))
-    rows = [
-        {"worker": one.host.name, "address": one.host.address, "state": one.state}
-        for one in found
-    ]
-    answer(None, rows)
+    cells = ((one.host.name, one.host.address, one.state) for one in found)
+    answer(None, [dict(zip(("worker", "address", "state"), row)) for row in cells])
     return 0 if found and all(one.state == "healthy" for one in found) else 1
 
 

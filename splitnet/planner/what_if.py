@@ -47,8 +47,7 @@ def simulate(
         DeclarationError: invalid `microbatches` or `schedule`.
     """
     execution = execution_of(plan, microbatches, schedule, recompute)
-    evaluator = replace(evaluator_of(plan), execution=execution)
-    return evaluator.evaluate(plan.device_of).timeline
+    return executed(plan, execution).timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,12 +86,10 @@ def terminal_width(otherwise: int = 80) -> int:
 
 def grid_text(grid: Grid, width: int) -> str:
     """Set a grid as text; the first column is shortened to fit."""
-    shown = Table(
-        box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False
-    )
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for number, head in enumerate(grid.heads):
         right = number >= grid.left
-        shown.add_column(
+        made.add_column(
             head,
             justify="right" if right else "left",
             no_wrap=right or number == 0,
@@ -99,14 +97,14 @@ def grid_text(grid: Grid, width: int) -> str:
         )
     for row in grid.rows:
         first, *others = map(clean, row.values())
-        shown.add_row(Text(shortened(first, width // 3)), *map(Text, others))
+        made.add_row(Text(shortened(first, width // 3)), *map(Text, others))
     if grid.total:
-        shown.add_section()
-        shown.add_row(*(Text(grid.total.get(head, "")) for head in grid.heads))
+        made.add_section()
+        made.add_row(*(Text(grid.total.get(head, "")) for head in grid.heads))
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, legacy_windows=False)
     if grid.rows:
-        console.print(shown)
+        console.print(made)
     lines = [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
     return "\n".join([*lines, *grid.notes])
 
@@ -143,12 +141,11 @@ def _devices_grid(plan: Plan, detail: int) -> Grid:
     rows, notes = [], _stand_in_note(plan.cluster)
     for one in plan.cluster:
         memory = plan.memory[one.name]
-        kinds = zip(_KINDS, astuple(memory)) if detail else ()
         over = memory.total > one.memory_bytes
         notes += ["! exceeds the limit"] * over
         rows.append(
             {"device": one.name + "*" * one.stand_in, "parts": str(counts[one.name])}
-            | {word: _bytes(count) for word, count in kinds}
+            | {word: _bytes(n) for word, n in zip(_KINDS, astuple(memory)) if detail}
             | {
                 "memory peak": _bytes(memory.total) + "!" * over,
                 "limit": format_bytes(one.memory_bytes),

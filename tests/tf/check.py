@@ -158,8 +158,7 @@ def assert_same(case, cluster, tolerance=1e-6):
     """Train placed and, eagerly, plain; the placed model and its audit, or None."""
     plan = {"batch": case.sizes[0], "pins": case.pins}
     placed = emitted(case.source, cluster, case.way, **plan)
-    of_keras = isinstance(case.source, keras.Model)
-    plain = case.source if of_keras else sn.unplace(placed)
+    plain = case.source if isinstance(case.source, keras.Model) else sn.unplace(placed)
     for model in (placed, plain):
         options = {"run_eagerly": model is plain} | case.compilation
         model.compile(case.optimizer(), case.loss, **options)

@@ -10,9 +10,8 @@ def events(file):
     """What an allocator did, in the order of time, from an `.xplane.pb` file."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    space = xplane_pb2.XSpace.FromString(file.read_bytes())
     found = []
-    for plane in space.planes:
+    for plane in xplane_pb2.XSpace.FromString(file.read_bytes()).planes:
         for line in plane.lines:
             for event in line.events:
                 name = plane.event_metadata[event.metadata_id].name

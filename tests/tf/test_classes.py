@@ -115,8 +115,7 @@ def test_models_of_a_class_train_as_plain(make, cluster):
     found = []
     assert [w.path for w in placed.weights] == [w.path for w in model.weights]
     for one in (placed, model):
-        adam = keras.optimizers.Adam(0.01)
-        one.compile(adam, "mse", run_eagerly=one is model)
+        one.compile(keras.optimizers.Adam(0.01), "mse", run_eagerly=one is model)
         made = one.fit(x, y, epochs=2, verbose=0)
         seen = one.evaluate(x, y, verbose=0, return_dict=True)
         found.append([made.history, seen, one.get_weights(), one(x)])

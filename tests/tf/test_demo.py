@@ -94,8 +94,7 @@ def answer(folder, cluster, monkeypatch, capsys):
     monkeypatch.syspath_prepend(folder)
 
     def run(*words):
-        code = main(words)
-        return code, *capsys.readouterr()
+        return main(words), *capsys.readouterr()
 
     return run
 

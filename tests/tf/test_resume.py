@@ -37,9 +37,8 @@ def trained(cluster, *callbacks):
         for name, device in (("left", "gpu:0"), ("right", "gpu:1"))
     ]
     net.output(net.merge("sum", sides, layers.Add()))
-    model = emitted(net, cluster, compiled=("adam", "mse"), batch=16)
     options = {"batch_size": 16, "epochs": 4, "shuffle": False, "verbose": 0}
-    done = model.fit(
+    done = emitted(net, cluster, compiled=("adam", "mse"), batch=16).fit(
         numbers(8, count=48), numbers(8, count=48), callbacks=[*callbacks], **options
     )
     return done.history["loss"]

@@ -44,8 +44,7 @@ def _lab(color, seen):
     """A colour in CIELAB as it is seen, for the white of a screen (D65)."""
     rgb = np.clip(np.array(seen) @ _linear(color), 0, 1)
     shares = np.array(_XYZ) @ rgb / (0.9505, 1.0, 1.089)
-    dark = 7.787 * shares + 16 / 116
-    x, y, z = np.where(shares > 0.008856, np.cbrt(shares), dark)
+    x, y, z = np.where(shares > 0.008856, np.cbrt(shares), 7.787 * shares + 16 / 116)
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 

@@ -63,9 +63,8 @@ def missing(module: str, needed: dict[str, str]) -> list[str]:
         classes = getattr(owner, "__mro__", ())
         members = [member for one in classes for member in vars(one).values()]
         functions = [inspect.unwrap(getattr(v, "fget", v)) for v in members]
-        codes = [f.__code__ for f in functions if hasattr(f, "__code__")]
         gone = {name for name in needed[path].split() if not hasattr(owner, name)}
-        for code in codes:
+        for code in [f.__code__ for f in functions if hasattr(f, "__code__")]:
             if not gone.isdisjoint(code.co_names):
                 steps = dis.get_instructions(code)
                 gone -= {s.argval for s in steps if s.opname == "STORE_ATTR"}

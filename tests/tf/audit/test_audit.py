@@ -55,8 +55,7 @@ def recipe(left, right, *, scopes=True):
     for number, layer in enumerate((left, right), 1):
         with tf.device(f"/device:CPU:{number}" if scopes else None):
             sides.append(layer(x))
-    made = layers.Dense(2, name="head")(layers.Add(name="add")(sides))
-    model = keras.Model(x, made)
+    model = keras.Model(x, layers.Dense(2, name="head")(layers.Add(name="add")(sides)))
     model.compile("adam", "mse")
     return model
 

@@ -18,8 +18,7 @@ RATES = [
 
 def audited(source, cluster, *, batch=8, pins=None, optimizer="adam", **way):
     """The audit, which is clean, of a step of ones."""
-    compiled = optimizer, "mse"
-    model = emitted(source, cluster, way, compiled, batch=batch, pins=pins)
+    model = emitted(source, cluster, way, (optimizer, "mse"), batch=batch, pins=pins)
     x = keras.tree.map_structure(
         lambda t: np.ones((batch, *t.shape[1:]), t.dtype), model.input
     )

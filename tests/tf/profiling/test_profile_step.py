@@ -76,8 +76,7 @@ def test_a_gpus_kernels_count_and_not_their_launches():
 
     found = list(_events([space.SerializeToString()]))
 
-    known = [(one.name, one.kind, one.on_gpu) for one in found]
-    assert known == [
+    assert [(one.name, one.kind, one.on_gpu) for one in found] == [
         (op.partition(":")[0], "MatMul", on_gpu) for on_gpu in (False, True)
     ]
     assert [round((one.stop - one.start) * 1e6) for one in found] == [2, 2]

@@ -78,8 +78,7 @@ def machine(monkeypatch, tmp_path):
 
 def card(index, **more):
     known = {"model": "NVIDIA A100-SXM4-80GB", "uuid": f"GPU-{index}", "index": index}
-    sizes = {"memory_bytes": 80 * GIB, "free_bytes": 60 * GIB}
-    return Details(**known | sizes | more)
+    return Details(**known | {"memory_bytes": 80 * GIB, "free_bytes": 60 * GIB} | more)
 
 
 def limits(machine):

@@ -30,10 +30,9 @@ def model(build):
 
 def made_up(built, batch=ROWS, *, below=7):
     """A model with a batch for it; a third of whole numbers is 0, as padding is."""
-    plain = isinstance(built, keras.Sequential)
     x = keras.tree.map_structure(
         lambda tensor: _input(tensor, batch, below),
-        built.inputs[0] if plain else built.input,
+        built.inputs[0] if isinstance(built, keras.Sequential) else built.input,
     )
     y = keras.tree.map_structure(
         lambda tensor: np.asarray(_input(tensor, batch, below), "float32"), built(x)
@@ -136,8 +135,7 @@ class Loops(layers.Layer):
 def control_flow():
     """Loops that read weights, before and after ordinary layers."""
     x = keras.Input((4,))
-    y = Loops()(layers.Dense(4)(x))
-    built = made_up(keras.Model(x, layers.Dense(4)(y)))
+    built = made_up(keras.Model(x, layers.Dense(4)(Loops()(layers.Dense(4)(x)))))
     return replace(built, compilation={"run_eagerly": False})
 
 
@@ -212,8 +210,7 @@ def outputs_along_the_way():
     """Outputs from the middle, one twice, and one that is the input itself."""
     x = keras.Input((4,))
     a = layers.Dense(4, activation="sigmoid", name="a")(x)
-    b = layers.Dense(4, name="b")(a)
-    c = layers.Dense(2, name="c", trainable=False)(b)
+    c = layers.Dense(2, name="c", trainable=False)(layers.Dense(4, name="b")(a))
     return keras.Model(x, [x, a, c, a, ops.sum(c, axis=-1, keepdims=True)])
 
 

@@ -62,9 +62,8 @@ def wide_and_deep():
 def inception():
     """One tensor read on three devices, whose gradients meet; BatchNorm, Dropout."""
     net = sn.Net("inception")
-    image = net.input("image", (6, 6, 3))
     body = [layers.Conv2D(4, 3), layers.BatchNormalization()]
-    stem = net.branch("stem", image, body, on="gpu:0")
+    stem = net.branch("stem", net.input("image", (6, 6, 3)), body, on="gpu:0")
     pool = [layers.AveragePooling2D(3, 1, padding="same"), layers.Dropout(0.3)]
     ways = [
         net.branch("one", stem, layers.Conv2D(3, 1), on="gpu:0"),
@@ -154,9 +153,8 @@ def mixed_float16():
     net.output(net.branch("head", both, layers.Dense(2, dtype="float32"), on="gpu:0"))
 
     def scaled():
-        adam = keras.optimizers.Adam(0.01)
         return keras.optimizers.LossScaleOptimizer(
-            adam, initial_scale=2.0**17, dynamic_growth_steps=1
+            keras.optimizers.Adam(0.01), initial_scale=2.0**17, dynamic_growth_steps=1
         )
 
     # Graphs and eager steps round half precision at other places.

@@ -22,8 +22,7 @@ case = into(WAYS)
 def towered(body, shape, **options):
     """A net of one input, towers of a body, and a head on the CPU."""
     net = sn.Net("towered")
-    x = net.input("x", shape)
-    made = net.towers("body", x, body, **{"on": FOUR} | options)
+    made = net.towers("body", net.input("x", shape), body, **{"on": FOUR} | options)
     net.output(net.branch("head", made, layers.Dense(3), on="cpu"))
     return net
 
@@ -50,8 +49,7 @@ class Renamed(layers.BatchNormalization):
 def towers_synchronised():
     """Statistics, averages and gradients are the whole batch's; a layer adds losses."""
     penal = layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l2")
-    body = [layers.Dense(6), Renamed(), penal]
-    net = towered(body, (4,), batch_norm="synchronised")
+    net = towered([layers.Dense(6), Renamed(), penal], (4,), batch_norm="synchronised")
     return Case(net, 3 + numbers(4), numbers(3), sizes=(8, 5, 3, 2))
 
 
@@ -139,9 +137,8 @@ def recomputed_masks():
     """A mask leaves a recomputed loop; a table's gradient stays sparse."""
     net = sn.Net("masks")
     x = net.input("x", (6,), "int32")
-    table = layers.Embedding(11, 5, mask_zero=True)
     loop = layers.SimpleRNN(6, return_sequences=True)
-    a = net.branch("a", x, [table, loop], on="gpu:0")
+    a = net.branch("a", x, [layers.Embedding(11, 5, mask_zero=True), loop], on="gpu:0")
     mean = [layers.GlobalAveragePooling1D(), layers.Dense(4)]
     net.output(net.branch("b", a, mean, on="gpu:1"))
     return Case(net, words(6), numbers(4), way={"recompute": True, "microbatches": 2})
