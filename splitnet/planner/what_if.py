@@ -15,10 +15,10 @@ from splitnet.core.costs import CostModel
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan, PlanOptions
 from splitnet.core.timeline import Execution, Timeline
+from splitnet.planner import planner
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import fallbacks_of, with_pins
 from splitnet.planner.evaluate import Evaluator, evaluator_of, executed, replayed, score
-from splitnet.planner.planner import find_plan, first_true, fits_somewhere
 from splitnet.simulator.memory import lacking_bytes
 from splitnet.simulator.microbatch import execution_of
 from splitnet.simulator.units import scaled_graph
@@ -54,10 +54,10 @@ def simulate(
 class Sensitivity:
     """How a plan fares when the costs are not quite what was assumed.
 
-    `changed` is the share of draws in which another plan would be better by more than a
-    thousandth, `regret` what this plan loses to the better one at worst, as a share of
-    its value; `moved` counts for each part in how many draws it would be elsewhere.
-    Equivalent devices count as the same.
+    `changed` is the share of draws in which another placement, run as the plan is, is
+    better by more than a thousandth, `regret` what the plan loses to that at worst, as
+    a share of its value; `moved` counts for each part in how many draws it would be
+    elsewhere. Equivalent devices count as the same.
     """
 
     draws: int
@@ -114,28 +114,32 @@ def sensitivity(
         seed: of the draws.
     """
     draw, evaluator = random.Random(seed), evaluator_of(plan)
-    options = "objective", "contiguity", "optimizer", "training"
-    kept = {name: getattr(plan, name) for name in options}
-    kept |= {"seed": seed, "effort": _EFFORT_PER_DRAW}
+    names = "objective", "contiguity", "optimizer", "training"
+    kept = {name: getattr(plan, name) for name in names}
+    how = PlanOptions(seed=seed, effort=_EFFORT_PER_DRAW, **kept)
     links = product((device.name for device in plan.cluster), repeat=2)
     off: list[object] = [*plan.graph.call, *links]
     moved_in, changed, regret = Counter[str](), 0, 0.0
     for _ in range(draws):
         factor = {one: 1 + draw.uniform(-perturbation, perturbation) for one in off}
         costs = _Perturbed(plan.costs, factor)
-        again = find_plan(plan.graph, plan.cluster, costs=costs, **kept)
-        here = replace(evaluator, costs=costs).evaluate(plan.device_of).value
-        loss = 1 - again.value / here if here > 0 else 0.0
-        elsewhere = _elsewhere(plan, again, evaluator) if loss > 1e-3 else []
+        judge = replace(evaluator, costs=costs)
+        try:
+            found = planner.search(plan.graph, plan.cluster, replace(how, costs=costs))
+        except planner.NothingFitsError as fault:  # at once, but maybe as the plan runs
+            found = fault.args[0]
+        there, here = (judge.evaluate(one.device_of) for one in (found, plan))
+        loss = 1 - there.value / here.value if there.fits and here.value > 0 else 0.0
+        elsewhere = _elsewhere(plan, found.device_of, evaluator) if loss > 1e-3 else []
         if elsewhere:
             changed, regret = changed + 1, max(regret, loss)
             moved_in.update(elsewhere)
     return Sensitivity(draws, perturbation, changed / draws, regret, dict(moved_in))
 
 
-def _elsewhere(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
+def _elsewhere(plan: Plan, now: Mapping[str, str], evaluator: Evaluator) -> list[str]:
     """Parts that would be elsewhere; of equivalent devices most keep their names."""
-    before, now, sort = plan.device_of, again.device_of, evaluator.sort_of
+    before, sort = plan.device_of, evaluator.sort_of
     pairs = Counter((now[part], before[part]) for part in now)
     name: dict[str, str] = {}
     for (new, old), _ in pairs.most_common():
@@ -157,12 +161,12 @@ def largest_batch(
     def lacks(batch: int) -> bool:
         one = scaled_graph(graph, batch)
         if device_of is None:
-            return not fits_somewhere(Evaluator.of(one, cluster, options))
+            return not planner.fits_somewhere(Evaluator.of(one, cluster, options))
         plan = score(one, cluster, device_of, options)
         plan = executed(plan, replace(how, microbatches=min(how.microbatches, batch)))
         return bool(lacking_bytes(cluster, plan.memory))
 
-    return first_true(lacks, most) - 1
+    return planner.first_true(lacks, most) - 1
 
 
 def relocate(plan: Plan, cluster: Cluster) -> Plan:

@@ -186,15 +186,12 @@ def ranged(names: Sequence[str], most: int) -> str:
 
 def shape_text(shape: Shape) -> str:
     """Write a shape; a size that varies is a question mark."""
-    sizes = ["?" if size is None else str(size) for size in shape]
-    return " × ".join(sizes) if sizes else "scalar"
+    return " × ".join("?" if size is None else str(size) for size in shape) or "scalar"
 
 
 def counted(count: int, noun: str) -> str:
     """Write a number with its noun; takes nouns that add an s, es after ch."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
+    return f"{count} {noun}{('es' if noun.endswith('ch') else 's') * (count != 1)}"
 
 
 def percent(share: float) -> str:

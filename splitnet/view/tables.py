@@ -274,5 +274,4 @@ def chart(timeline: Timeline, *, width: Width | None = None) -> str:
         used = percent(timeline.utilization[device])
         lines.append(f"{clean(device).ljust(longest)}  {''.join(lane)} {used:>5}")
     lines.append(" " * longest + "  0" + format_seconds(whole).rjust(size - 1))
-    lines.append("F forward  B backward  U update  ~ transfer  . idle")
-    return "\n".join(lines)
+    return "\n".join([*lines, "F forward  B backward  U update  ~ transfer  . idle"])

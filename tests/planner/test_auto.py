@@ -106,12 +106,11 @@ def test_what_fits_in_micro_batches_is_placed_for_them():
     whole = sn.score(graph, BOX, {"*": "gpu:0"}).memory["gpu:0"].total
     room, host = int(0.52 * whole), 4 * whole
     box = sn.Cluster.of("2*gpu", "cpu", memory=room, cpu_memory=host)
-    on_host = sn.score(graph, box, {"*": "cpu:0"})
     plan = auto(graph, box, towers=1)
 
     assert has_room(plan)
     assert plan.execution.microbatches > 1
-    assert plan.seconds < on_host.seconds / 4
+    assert plan.seconds < sn.score(graph, box, {"*": "cpu:0"}).seconds / 4
 
 
 def test_a_refusal_names_a_strategy_that_fits():
@@ -221,12 +220,13 @@ def test_what_a_row_says_to_type_gives_that_row(graph):
 def test_the_largest_batch_of_a_plan_counts_how_it_runs():
     """Micro-batches leave room for more samples than the placement at once does."""
     graph = chain(8, flops=1e12, out=8 * MIB)
-    box = sn.Cluster.of("2*gpu", memory="80 MiB")
+    box = sn.Cluster.of("2*gpu", memory="70 MiB")
     plan = auto(graph, box, microbatches=8, schedule="1f1b", towers=1)
     most = sn.largest_batch(graph, box, device_of=plan)
 
     assert most >= graph.batch
     assert most > sn.largest_batch(graph, box, device_of=dict(plan.device_of))
+    assert sn.sensitivity(plan, 0.0, draws=1).changed == 0.0  # so that it fits
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -284,9 +284,8 @@ class Trial:
         first = _FIRST_COUNT if depth > 1 else 1
         start = min(counts, key=lambda n: abs(n - first), default=1)
         more = [count for count in counts if count >= start]
-        fewer = [count for count in reversed(counts) if count < start]
         schedule, best, rank = self.options.schedule, start, (inf, inf)
-        for line in (more, fewer):
+        for line in (more, [count for count in reversed(counts) if count < start]):
             for count in line if best == start else ():
                 one = self._fitted(placed, Execution(count, schedule or SCHEDULES[1]))
                 if one.is_full or self._is_late() or depth < 2 and one.fits:
