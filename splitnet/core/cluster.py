@@ -155,7 +155,8 @@ class Link:
     """The link between two devices: bandwidth, latency and gap (LogGP).
 
     "*" stands for every device that no other link names. `gap_seconds` is the part of
-    the latency in which a copy occupies the link; None means all of it.
+    the latency in which a copy occupies the link; None means all of it. Each byte also
+    occupies both ends, processors of two programs, for `overhead_per_byte` (LogGOPS).
     """
 
     source: str
@@ -163,6 +164,7 @@ class Link:
     bytes_per_second: Rate
     latency_seconds: Seconds = 0.0
     gap_seconds: Seconds | None = None
+    overhead_per_byte: Seconds = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self, error=DeviceError)

@@ -249,7 +249,7 @@ def link_table(
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
-    """Write the TOML file that `load_cluster` reads; gaps of links are not kept."""
+    """Write the TOML file that `load_cluster` reads, without gaps and overheads."""
     hosts: dict[str, object] = {f'"{x.name}"': x.address for x in cluster.hosts}
     tables = [("[hosts]", hosts)]
     for x in cluster:

@@ -234,7 +234,7 @@ def equivalent_devices(problem: Problem) -> list[int]:
     graph, step, count = problem.graph, problem.step, problem.device_count
     columns = (column.tobytes() for column in graph.allowed.T)
     keys = list(zip(graph.kind.tolist(), graph.capacity_bytes.tolist(), columns))
-    links = np.array([step.latency, step.gap, step.seconds_per_byte])
+    links = np.array([step.latency, step.gap, step.seconds_per_byte, step.overhead])
     links[:, range(count), range(count)] = 0.0
 
     def alike(a: int, b: int) -> bool:

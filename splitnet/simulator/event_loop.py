@@ -9,7 +9,7 @@ time, both in the order in which tasks and copies became ready. TensorFlow's exe
 does so with one stream per device. Ties are broken by the number of the task; a copy
 goes before a task. Tasks of zero seconds occupy nothing. Of the latency of a copy only
 the gap occupies the link (Culler et al., "LogP", 1993; Alexandrov et al., "LogGP",
-1995).
+1995); its overhead occupies the devices instead ("LogGOPS", Hoefler et al. 2010).
 """
 
 from collections import Counter
@@ -144,13 +144,15 @@ class _Loop:
 
     def _copy(self, number: int, time: float) -> None:
         copy, step = self.copies[number], self.step
-        source, target = link = copy.source, copy.target
+        a, b = link = copy.source, copy.target
         seconds = self.items[copy.item].seconds
         overlap = 0.0  # how long before its end the next copy may start
         if seconds is None:
-            latency = step.latency[source][target]
-            overlap = latency - step.gap[source][target]
-            seconds = latency + copy.bytes * step.seconds_per_byte[source][target]
+            latency, busy = step.latency[a][b], copy.bytes * step.overhead[a][b]
+            overlap = latency - step.gap[a][b] + busy
+            seconds = latency + copy.bytes * step.seconds_per_byte[a][b] + busy
+            for end in link if busy else ():
+                self.device_free[end] = max(self.device_free[end], time) + busy
         copy.start = max(time, self.link_free.get(link, 0.0))
         copy.stop = copy.start + seconds
         self.link_free[link] = copy.stop - overlap

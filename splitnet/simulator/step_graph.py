@@ -79,11 +79,11 @@ class StepGraph:
     those of another. `weights` are those that several units use. `task_seconds` has a
     row per device, 0 for units without the task; equal devices share one. A copy takes
     `latency` before its first byte arrives, for `gap` of these seconds (LogGP) it
-    occupies its link, and then `seconds_per_byte`; tables of links have a row per
-    source. There are `slot_copies` of every trained weight. In each pair of `waits` the
-    first task starts after the other; pairs in `assumed` hold, but nothing forces them.
-    A gradient is added to those of other micro-batches when `sums_behind` more of them
-    are there.
+    occupies its link, then `seconds_per_byte`, and then `overhead` per byte, for which
+    its ends are occupied; tables of links have a row per source. There are
+    `slot_copies` of every trained weight. In each pair of `waits` the first task starts
+    after the other; pairs in `assumed` hold, but nothing forces them. A gradient is
+    added to those of other micro-batches when `sums_behind` more of them are there.
     """
 
     units: tuple[Unit, ...]
@@ -93,6 +93,7 @@ class StepGraph:
     latency: Table
     gap: Table
     seconds_per_byte: Table
+    overhead: Table
     slot_copies: int
     microbatches: int
     waits: tuple[tuple[int, int], ...] = ()
@@ -275,6 +276,7 @@ def step_graph(
         latency=table(lambda link: link.latency_seconds),
         gap=table(lambda link: link.gap),
         seconds_per_byte=table(lambda link: 1.0 / link.bytes_per_second),
+        overhead=table(lambda link: link.overhead_per_byte),
         slot_copies=slots_of(optimizer) if training else 0,
         microbatches=microbatches,
     )

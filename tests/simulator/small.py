@@ -23,12 +23,12 @@ class Seconds:
     link = staticmethod(lambda source, target, cluster: cluster.link(source, target))
 
 
-def box(devices=2, *, latency=0.0, gap=None, part=0):
+def box(devices=2, *, latency=0.0, gap=None, part=0, overhead=0.0):
     """GPUs, links of 1 byte a second, and `part` seconds for each call of a part."""
     gpus = (Device.of(f"gpu:{i}") for i in range(devices))
     return Cluster(
         tuple(replace(gpu, part_seconds=float(part)) for gpu in gpus),
-        (Link("*", "*", 1.0, latency, gap_seconds=gap),),
+        (Link("*", "*", 1.0, latency, gap, overhead),),
     )
 
 

@@ -56,6 +56,12 @@ EARLY = [dense("a", out=2), dense("d", seconds=0.0, out=2), dense("b"), dense("c
             *("0011", {"latency": 10.0, "gap": 1.0}, False),
             "d>c 0-12, a>b 3-15",
         ),
+        # Two bytes of a copy, 1 second each, occupy its ends for 3 seconds each.
+        (
+            graph([dense("a", out=2), dense("b"), dense("c")], "a-b a-c"),
+            *("010", {"overhead": 3.0}, False),
+            "a 0-1, a>b 1-9, c 7-8, b 9-10",
+        ),
         # Two calls of a part pay one call of a function, forward and backward.
         (
             graph([dense("a1", "a"), dense("a2", "a")], "a1-a2"),

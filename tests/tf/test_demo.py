@@ -154,10 +154,7 @@ def test_bench_times_the_plan_against_one_device(answer):
 
 
 def test_devices_lists_stand_ins(answer, monkeypatch):
-    """Each with what it stands on, and its figures for a program; or all of a GPU's.
-
-    Settings can be held against the machine.
-    """
+    """Each with what it stands on, or all of a GPU's; settings against the machine."""
     code, out, err = answer("devices", "--stand-ins", "2")
     assert (code, err) == (0, "")
     assert "stand-in: /device:CPU:2" in out

@@ -162,14 +162,13 @@ def is_legal(
             if place[graph.apart[e]] == device:
                 return False
         if rules.mode == 2:
-            start, ends = graph.predecessor_start, graph.predecessors
-            for e in range(start[group], start[group + 1]):
-                if line[place[ends[e]]] > line[device]:
-                    return False
-            start, ends = graph.successor_start, graph.successors
-            for e in range(start[group], start[group + 1]):
-                if line[place[ends[e]]] < line[device]:
-                    return False
+            for side in range(2):
+                start, ends = graph.successor_start, graph.successors
+                if side:
+                    start, ends = graph.predecessor_start, graph.predecessors
+                for e in range(start[group], start[group + 1]):
+                    if (line[place[ends[e]]] - line[device]) * (1 - 2 * side) < 0:
+                        return False
     return rules.mode != 1 or (
         is_convex(rules.forward, rules.left, place, a)
         and is_convex(rules.forward, rules.left, place, b)

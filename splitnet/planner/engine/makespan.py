@@ -175,7 +175,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     for number in range(len(devices)):
         device = devices[number]
         device.left = device.free = device.held = 0.0
-        device.sent = -1
+        device.sent = device.latest = -1
         for other in range(len(devices)):
             tasks.links[number, other].free = 0.0
     for u in range(total):
@@ -208,8 +208,12 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
             link, view, by = tasks.links[copy.source, copy.target], copy.moved, copy.by
             seconds, overlap = items[view].fixed, 0.0
             if np.isnan(seconds):
-                overlap = link.latency - link.gap
-                seconds = link.latency + copy.bytes * link.per_byte
+                busy = copy.bytes * link.overhead
+                overlap = link.latency - link.gap + busy
+                seconds = link.latency + copy.bytes * link.per_byte + busy
+                for place in (copy.source, copy.target):
+                    if busy > 0.0:
+                        devices[place].free = max(devices[place].free, time) + busy
             time = max(time, link.free) + seconds
             link.free = time - overlap
             if time > last:

@@ -87,8 +87,7 @@ class _Search:
         # Steps of a turn, beside fractions of those so far, of turns that begin anew
         # and of others; the fraction of steps for chain partitions; of the other turns,
         # those that begin with what two good assignments have in common; how much more
-        # often those are the best ones; and the least temperature to begin with, of the
-        # power of loads.
+        # often those are the best ones; and the least temperature, of loads' power.
         self.steps = max(10_000.0, 20.0 * groups)
         if self.tasks is not None:
             events = self.units * (7 if problem.functions is None else 4)

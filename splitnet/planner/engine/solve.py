@@ -72,10 +72,7 @@ def value_of(
 
 
 def compiled_step(problem: Problem) -> Callable[[Ints], tuple[float, int]] | None:
-    """Seconds of a step and bytes copied, by assignment; None if nothing is compiled.
-
-    Without what devices hold, which `Problem.simulated` finds as well.
-    """
+    """Seconds and bytes copied in a step by assignment; None if nothing is compiled."""
     import splitnet.planner.engine.compiler as compiler
 
     if compiler.INTERPRETED or not compiler.is_compiled(_ENTRIES["latency"]):
@@ -191,14 +188,9 @@ def _searched(
     began = monotonic()
     if objective == "latency":
         warm_up(objective)
-    if (
-        objective != "latency"
-        or contiguity != "free"
-        or not any(
-            value_of(problem, objective, place) < inf
-            for place in (*starts, *single_devices(problem))
-        )
-    ):
+    places = *starts, *single_devices(problem)
+    fits = (value_of(problem, objective, place) < inf for place in places)
+    if objective != "latency" or contiguity != "free" or not any(fits):
         warm_up("throughput")  # loads, or bytes until something fits, are minimised
     budget.end += monotonic() - began
     from splitnet.planner.engine.search import search

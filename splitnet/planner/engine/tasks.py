@@ -54,9 +54,8 @@ ITEM = fields(
 CONTRIBUTION = fields("unit to next_out", "row_bytes")
 _READ = fields("unit source edge")  # an edge that a unit reads, and its source
 _SUM = fields("missing wholes seen", "row_bytes ended")
-"""Of an item's gradients on a device: contributors that have not run, those that do not
-send rows of a table only, the stamp of the run, bytes of the others' rows, and when the
-last one ended."""
+"""Of an item's gradients on a device: contributors that have not run, whole gradients,
+the stamp of the run, bytes of the others' rows, and when the last one ended."""
 _COPY = fields("moved source target by", "bytes")
 _EVENT = fields("key", "time")
 _COUNTED = fields("events sent stamp edges whole")
@@ -65,7 +64,7 @@ and whether each unit is a function."""
 _DEVICE = fields("sent latest", "call free left held peak")
 """What calling a function costs, and of one run: the last item that was sent there, the
 last task, when it is free, the seconds that are left, bytes now and at the peak."""
-_LINK = fields("", "latency gap per_byte free")
+_LINK = fields("", "latency gap per_byte overhead free")
 
 
 class Tasks(NamedTuple):
@@ -210,6 +209,7 @@ def tasks_of(problem: Problem) -> Tasks:
             latency=step.latency,
             gap=step.gap,
             per_byte=step.seconds_per_byte,
+            overhead=step.overhead,
         ),
         *(read_edges, readers, np.array(saves, np.int64)),
         np.array(step.task_seconds, np.float64),

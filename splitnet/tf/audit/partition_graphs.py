@@ -324,9 +324,6 @@ def _kind(
         own = key_in(node.plain) or names.of_optimizer(node.plain)
         return node.op == "AssignVariableOp" and not own
 
-    def reads_variable(node: Node) -> bool:
-        return "ReadVariableOp" in (node.op, node.name[-14:])
-
     if _ARGUMENT.match(name) or made_by in _GIVEN:
         marked = not readers or leads_to(lambda one: one.in_part, _PASSING)
         return "input" if marked else "target"
@@ -336,7 +333,7 @@ def _kind(
         return "other"  # computed before the step ran
     if names.of_optimizer(name):
         return "weights gradient" if comes_from(sums, _CLIPPING) else "update"
-    if comes_from(reads_variable, _PASSING):
+    if comes_from(lambda one: "ReadVariableOp" in (one.op, one.name[-14:]), _PASSING):
         return "weights"
     in_parts = bool(key_in(name)) and any(reader.in_part for reader in readers)
     if not in_parts and leads_to(assigns, _UPDATING):

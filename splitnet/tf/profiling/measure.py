@@ -8,7 +8,8 @@ with its neighbours, so the sum of all calls is not quite a step.
 
 A link has a latency, a gap and a bandwidth (LogGP). A small tensor goes to the other
 device and back several times within one step: the latency. Of several at once each
-further one takes the gap, and of several large ones the time of their bytes too.
+further one takes the gap, and of several large ones the time of their bytes too. How
+much longer a computation takes while copies arrive is what a processor does for them.
 """
 
 import functools
@@ -46,6 +47,7 @@ _TRIPS = 6  # there and back
 _COPIES = 4
 _LARGE = 2**22  # elements of 4 bytes; starting a smaller copy hides its bytes on a GPU
 _LEAST_SECONDS = 1e-7
+_BESIDE = (2**18, 0, 60), (2**18, 8, 60)  # no copies and some, beside a computation
 
 
 def measure(
@@ -293,12 +295,13 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         ends = [(d.host, d.kind, d.flops_per_second) for d in (one, other)]
         key = keys[one.name, other.name] = tuple(sorted(ends))
         if key not in steps:
+            apart = one.kind == other.kind == "cpu" and one.host != other.host
+            rows = [*product((1, _LARGE), (1, 1 + _COPIES)), *_BESIDE * apart]
             steps[key] = [
                 _sent([one, *(other, one) * _TRIPS]),
                 _sent([one] * (1 + 2 * _TRIPS)),
+                *(_sent([one, other], *row) for row in rows),
             ]
-            for size, copies in product((1, _LARGE), (1, 1 + _COPIES)):
-                steps[key].append(_sent([one, other], copies, size))
     figures = {}
     for key, runs in steps.items():
         wait_for_workers()
@@ -307,18 +310,22 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         rounds = [
             [timeit.timeit(run, number=1) for run in runs] for _ in range(_LINK_RUNS)
         ]
-        away, home, small, smalls, large, larges = map(min, zip(*rounds))
+        away, home, small, smalls, large, larges, *more = map(min, zip(*rounds))
         latency = max(away - home, 0.0) / (2 * _TRIPS)
         gap = min(max(smalls - small, 0.0) / _COPIES, latency)
         each = max(larges - large, 0.0) / _COPIES
-        figures[key] = 4 * _LARGE / max(each - gap, _LEAST_SECONDS), latency, gap
+        busy = max(more[1] - more[0], 0.0) / 2**23 if more else 0.0  # bytes beside it
+        figures[key] = 4 * _LARGE / max(each - gap, _LEAST_SECONDS), latency, gap, busy
     return tuple(Link(*ends, *figures[key]) for ends, key in keys.items())
 
 
-def _sent(path: Sequence[Device], copies: int = 1, size: int = 1) -> Callable[[], Any]:
+def _sent(
+    path: Sequence[Device], size: int = 1, copies: int = 1, products: int = 0
+) -> Callable[[], Any]:
     """A step that sends tensors of so many elements along a path, all at once.
 
-    Each stop changes them by a variable of its own, or TensorFlow would join stops.
+    Each stop changes them by a variable of its own, or TensorFlow would join stops. The
+    last one computes so many products of matrices meanwhile.
     """
     start, *stops = path
     with tf.device(start.target):
@@ -327,10 +334,16 @@ def _sent(path: Sequence[Device], copies: int = 1, size: int = 1) -> Callable[[]
     for stop in stops:
         with tf.device(stop.target):
             floors.append(tf.Variable(tf.ones([1])))
+    with tf.device(path[-1].target):
+        matrix = tf.Variable(tf.eye(256))
 
     @tf.function(autograph=False)
     def run() -> Any:
-        ends = []
+        with tf.device(path[-1].target):
+            factor = product = matrix.read_value()
+            for _ in range(products):
+                product = tf.matmul(product, factor)
+        ends = [product[0, :1]]
         for held in sent:
             with tf.device(start.target):
                 value = held.read_value()
@@ -342,4 +355,4 @@ def _sent(path: Sequence[Device], copies: int = 1, size: int = 1) -> Callable[[]
             return tf.add_n(ends)
 
     step = run.get_concrete_function()  # TensorFlow warns of many new functions
-    return lambda held=(sent, floors): step().numpy()  # variables are kept by this
+    return lambda held=(sent, floors, matrix): step().numpy()  # keeps variables

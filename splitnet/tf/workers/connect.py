@@ -323,9 +323,6 @@ def _make_waiting(
     return getattr(model, name)
 
 
-# The cluster of a job -------------------------------------------------------------
-
-
 class Job(NamedTuple):
     """A job's cluster, where it was found, and which worker this process is, if any."""
 

@@ -80,11 +80,13 @@ def random_groups(draw, count, cluster, *, some_apart):
     ]
 
 
-def step_problem(count, seed, *, gpus=2, cut_penalty=0.0):
+def step_problem(count, seed, *, gpus=2, cut_penalty=0.0, overhead=0.0):
     """A step of random calls with little memory, some apart, some bound to a kind."""
     draw = random.Random(seed)
     graph = random_graph(count, seed)
     cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="1 GiB", link="5 GB/s")
+    links = (replace(cluster.links[0], overhead_per_byte=overhead),)
+    cluster = replace(cluster, links=links)
     groups = random_groups(draw, count, cluster, some_apart=seed % 3 == 0)
     step = step_graph(graph, cluster, units="calls", training=seed % 4 != 3)
     total = sum(unit.weight_bytes for unit in step.units) * (4 if seed % 4 != 3 else 1)

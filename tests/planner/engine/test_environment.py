@@ -49,11 +49,7 @@ for objective, contiguity in zip(OBJECTIVES, ("free", "convex", "pipeline")):
 
 @pytest.mark.parametrize("code", [WITHOUT_FOLDERS, WITHOUT_COMPILER])
 def test_engine_works_where_it_is(code, monkeypatch):
-    """Without a folder for machine code, without numba, and interpreted.
-
-    Read-only folders: compiled in memory. Five calls: proven optimal. Layers in a row
-    that one device has room for: planned by comparison with the bound.
-    """
+    """Without a folder for machine code; without numba what is proven otherwise."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     done = python("-c", code, HOME="/nonexistent")
 
@@ -62,11 +58,7 @@ def test_engine_works_where_it_is(code, monkeypatch):
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_ctrl_c_ends_the_compiled_search(objective):
-    """An interrupt during a search of a minute is raised.
-
-    It is repeated: Python drops an exception that is raised while a
-    callback from C runs, such as those of loading compiled code.
-    """
+    """It is repeated: Python drops an exception that a callback from C raises."""
     problem = step_problem(60, 1)
     solve(problem, objective=objective, effort=1, prove=False)  # loads what is compiled
 

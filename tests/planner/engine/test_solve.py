@@ -132,13 +132,14 @@ def test_what_cannot_be_is_infeasible(calls, objective, broken):
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(
-    "make", [lambda s: step_problem(12 + s, s, gpus=1 + s % 4), calls_problem]
+    "make",
+    [
+        lambda s: step_problem(12 + s, s, gpus=1 + s % 4, overhead=s % 2 / 3e9),
+        calls_problem,
+    ],
 )
 def test_makespan_equals_the_event_loop(make, seed):
-    """Placements in runs, long and short: equal to 1e-12; infinite above the limit.
-
-    The fullest device is estimated.
-    """
+    """Of runs, long and short, to 1e-12; infinite above the limit; peaks estimated."""
     problem, draw = make(seed), np.random.default_rng(seed)
     tasks, groups = tasks_of(problem), problem.group_count
     for share in (0.0, 0.02, 0.1, 0.3, 1.0) * 3:

@@ -33,6 +33,9 @@ def trained(tmp_path_factory):
         measure._LINK_RUNS, measure._LARGE = 3, 2**20
         answer["measured"] = main(["measure", "--links", str(workers.file)])
         links = sn.Cluster.load(workers.file).links
+        measure._LINK_RUNS = 15
+        found = measure.measure_links(cluster.without("cpu:0"))
+        answer["overhead"] = found[0].overhead_per_byte
         answer["links"] = sorted([link.source, link.target] for link in links)
         answer["speeds"] = [link.bytes_per_second for link in links]
         joined = sn.connect(cluster, watch_seconds=0.5)
@@ -208,6 +211,7 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained):
     assert "/job:worker/replica:0/task:1/" in trained["homes"]["r/kernel"]
     assert 3e8 < trained["room"] < 1.2e9
     assert all(1e6 < speed < 1e12 for speed in trained["speeds"])
+    assert 0 < trained["overhead"] < 1e-6
     assert trained["ended in"] < 10
 
 

@@ -24,10 +24,7 @@ def two_branches(left, right, head=None, *, shape=(6,), **more):
 
 @case
 def shared_lstm():
-    """The example of the Keras FAQ: one LSTM reads two tweets on two devices.
-
-    A function around it is the body of both branches.
-    """
+    """The Keras FAQ: one LSTM, in a function, reads two tweets on two devices."""
     net = sn.Net("siamese")
     tweet_a, tweet_b = net.input("tweet_a", (3, 4)), net.input("tweet_b", (3, 4))
     encoder = layers.LSTM(6)
