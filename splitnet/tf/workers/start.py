@@ -85,6 +85,7 @@ class LocalWorkers(AbstractContextManager["LocalWorkers"]):
     def restart(self, index: int) -> str:
         """Start a worker again, or after a second try leave it out; what was done."""
         ended = self.ended(index) or f"worker {index} does not answer"
+        faults = dict[str, None]()
         for _ in range(2):
             _end(self.processes[index : index + 1])
             self.start(index, self.processes[index].args)
@@ -92,10 +93,10 @@ class LocalWorkers(AbstractContextManager["LocalWorkers"]):
                 self.room([index])
                 return f"{ended}\nit is started again"
             except ConfigError as error:
-                fault = error
+                faults[str(error)] = None
         self.cluster = self.cluster.without(f"worker:{index}")
         write_cluster(self.cluster, self.file)
-        return f"{ended}\nit does not start again and is left out: {fault}"
+        return f"{ended}\nit does not start again and is left out: {'; '.join(faults)}"
 
     def start(self, index: int, command: Sequence[str]) -> None:
         """Start the process of a worker, and do not wait until it is ready."""
@@ -225,9 +226,6 @@ def _free_ports(count: int) -> list[int]:
             plug.bind(("", port))
             found.append(port)
     return found[:count]
-
-
-# Who can reach them --------------------------------------------------------------
 
 
 def open_interfaces() -> list[str]:
