@@ -24,6 +24,7 @@ from splitnet.planner.problem import Problem
 from splitnet.simulator.memory import Outcome, lacking_bytes, outcome_of
 from splitnet.simulator.microbatch import in_schedule, pipeline_of, recomputed_parts
 from splitnet.simulator.step_graph import StepGraph, step_graph
+from splitnet.simulator.units import scaled_graph
 
 # What an evaluator and the plan that it makes have in common.
 _SAME = ["graph", "cluster", "objective", "costs", "optimizer", "training", "execution"]
@@ -124,14 +125,13 @@ class Evaluator:
 
     def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
         """Simulate a placement of every part."""
-        outcome = outcome_of(self.cluster, self.step_of(device_of), device_of)
-        held, value = outcome.memory, outcome.timeline.seconds
+        ran = outcome_of(self.cluster, self.step_of(device_of), device_of)
+        held, value = ran.memory, ran.timeline.seconds
         if self.objective == "memory":
             value = float(max(memory.total for memory in held.values()))
         elif self.objective == "throughput":
             value = self.load_of(device_of)
-        lacking = lacking_bytes(self.cluster, held)
-        return Evaluation(outcome.timeline, held, value, lacking)
+        return Evaluation(ran.timeline, held, value, lacking_bytes(self.cluster, held))
 
     def figures(self, device_of: Mapping[str, str], bound: float) -> dict[str, Any]:
         """What a plan says of a placement; `bound` is what is known of its value."""
@@ -260,6 +260,8 @@ def score(
         if graph.call.keys() == plan.graph.call.keys():
             calls = (replace(graph.call[c.name], part=c.part) for c in plan.graph.calls)
             graph = replace(graph, calls=tuple(calls), parts=plan.graph.parts)
+        elif plan.graph.plain and plan.graph.plain.call.keys() == graph.call.keys():
+            graph = scaled_graph(plan.graph, graph.batch)
     given = _full_placement(graph, cluster, device_of)
     evaluator, full = Evaluator.of(graph, cluster, options).as_run(given)
     bound = lower_bound(evaluator.problem, evaluator.objective)

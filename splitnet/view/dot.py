@@ -220,8 +220,7 @@ def _header_rows(
     fits, verdict = not plan.verdict.overfull, plan.verdict.headline
     yield Line(shortened(plan.graph.name, int(width / 9)), 15, bold=True)
     yield Line(" · ".join(totals), 11)
-    color = INK if fits else ALARM
-    yield Line(shortened(verdict, int(width / 5)), 11, color, bold=not fits)
+    yield Line(shortened(verdict, int(width / 5)), 11, INK if fits else ALARM, not fits)
     yield Line(facts.bottleneck_text(plan), 11)
     if audit is not None:
         color = INK if audit.ok else ALARM
@@ -232,8 +231,7 @@ def _header_rows(
     used = {device for devices in shown.lanes.values() for device in devices}
     if unused := [d.name for d in plan.cluster if d.name not in used]:
         yield Line(f"not used: {shortened(', '.join(unused), 90)}", 9, QUIET)
-    drawn, links = len(shown.drawn), len(shown.links)
-    if drawn < links:
+    if (drawn := len(shown.drawn)) < (links := len(shown.links)):
         yield Line(f"the {drawn} largest of {links} lines are drawn", 9, QUIET)
     for text in (" ", *_legend(shown, width / 4.6, compared=other is not None)):
         yield Line(text, 9, QUIET)

@@ -227,6 +227,8 @@ def test_the_largest_batch_of_a_plan_counts_how_it_runs():
     assert most >= graph.batch
     assert most > sn.largest_batch(graph, box, device_of=dict(plan.device_of))
     assert sn.sensitivity(plan, 0.0, draws=1).changed == 0.0  # so that it fits
+    towers = auto(HEAVY, towers=2)
+    assert sn.score(HEAVY, BOX, towers).value == towers.value
 
 
 @pytest.mark.parametrize("seed", [1, 2])
