@@ -13,7 +13,7 @@ single layers in TensorFlow 2.21 on two cores.
 import math
 import re
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
@@ -53,6 +53,11 @@ _CLASSES = {
 }
 
 
+@cache
+def _class_of(kind: str) -> str:
+    return next(name for name, one in _CLASSES.items() if re.fullmatch(one.kinds, kind))
+
+
 _KERNELS = {
     **dict.fromkeys(["MultiHeadAttention", "GroupedQueryAttention"], 14),
     "GroupNormalization": 8,
@@ -75,7 +80,7 @@ def _estimate(call: Call, device: Device, flops: float, times: int) -> float:
         return 0.0
     moved = call.moved_bytes or 2.0 * call.output_bytes
     kind, gpu = call.kind.partition(":")[0], device.kind == "gpu"
-    usual = next(n for n, one in _CLASSES.items() if re.fullmatch(one.kinds, kind))
+    usual = _class_of(kind)
     launches = call.kernels or _KERNELS.get(kind, _CLASSES[usual].launches)
     name = call.efficiency or usual
     if call.sequential_steps > 1:

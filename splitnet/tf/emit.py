@@ -257,9 +257,6 @@ def _carry_compilation(source: Any, model: Any) -> None:
                     own.assign(its.value)
 
 
-# Placed models -------------------------------------------------------------------
-
-
 def plan_of(model: keras.Model) -> Plan:
     """The plan that an emitted model was made by.
 

@@ -35,10 +35,11 @@ _MEANS = ("sum_over_batch_size", "mean", "auto")
 
 def pipelined(model: Any, placed: Placed) -> None:
     """Replace an emitted model's training step by one over micro-batches."""
+    stages = _stages(placed)
 
     @tf.autograph.experimental.do_not_convert  # by a `tf.function` of the user's own
     def train_step(data: Any) -> Any:
-        placed.shared.append(Shared(_Turns(_stages(placed))))
+        placed.shared.append(Shared(_Turns(stages)))
         try:
             return _train_step(model, placed, data)
         finally:

@@ -308,9 +308,6 @@ def listen(cluster: Cluster, host: Host | None, *, allow_remote: bool) -> None:
             ) from None
 
 
-# The program of a worker ---------------------------------------------------------
-
-
 def serve(
     cluster: Cluster,
     index: int,
