@@ -10,6 +10,7 @@ from splitnet.core.graph import Towers
 from splitnet.tf.parallel.data_parallel import towers_of
 from splitnet.tf.parallel.towers import Shards
 from tests.tf.check import emitted, in_policy, numbers, sgd
+from tests.tf.zoo import MODELS
 from tests.tf.zoo.ways import FOUR, TWO, towered
 
 
@@ -96,6 +97,19 @@ def test_data_parallel_trains_and_restores_as_the_model_it_copies(cluster, tmp_p
         np.testing.assert_allclose(one(x), three(x), atol=1e-6)
     losses = [fit(one) for one in (three, loaded, two)]
     np.testing.assert_allclose(losses, [losses[0]] * 3, rtol=1e-6)
+
+
+def test_towers_leave_what_only_a_cpu_can_run(cluster):
+    """Strings are looked up once, whether towers are asked for or chosen."""
+    case = MODELS["prepared_columns"]()
+    how = {"batch": 4, "strategy": "auto", "towers": 2, "effort": 3000}
+    chosen = sn.emit(case.source, sn.plan(case.source, cluster, **how))
+    for model in (sn.data_parallel(case.source, cluster, batch=4), chosen):
+        parts = [p.name for p in sn.plan_of(model).graph.parts if p.kind == "tower"]
+        assert {sn.plan_of(model)[name].device[:3] for name in parts} == {"gpu"}
+        made = model.predict_on_batch(case.x)
+        for name, values in case.source.predict_on_batch(case.x).items():
+            np.testing.assert_allclose(made[name], values, atol=1e-6)
 
 
 def test_data_parallel_joins_outputs_where_data_come_in():

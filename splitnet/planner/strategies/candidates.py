@@ -186,9 +186,9 @@ class Trial:
         self.may_pipeline = most > 1
         if options.microbatches is not None:
             self.counts = [options.microbatches]
-        # Towers copy all but inputs and slices, if nothing else asks for a device.
+        # Towers copy what may be on all workers, if nothing else asks for a device.
         self.may_copy = "towers" not in obstacles and all(
-            space.may_move(graph, part) or graph.part[part].kind == "slice"
+            space.may_move(graph, part) or space.runs_once(graph, part)
             for group in groups
             if group.apart or not {*self.workers} <= {*group.allowed}
             for part in group.parts

@@ -100,6 +100,12 @@ def may_move(graph: Graph, part: str) -> bool:
     return one.kind == "input" or one.kind == "merge" and one.on == ("cpu",)
 
 
+def runs_once(graph: Graph, part: str) -> bool:
+    """Whether towers do not copy a part: a slice, or calls without a GPU kernel."""
+    slice_ = graph.part[part].kind == "slice"
+    return slice_ or any(call.cpu_only for call in graph.calls_of[part])
+
+
 def placed_apart(
     evaluator: Evaluator, groups: Groups, wanted: Iterable[str]
 ) -> Iterator[Placed]:
@@ -191,13 +197,13 @@ def towers_of_a_part(
 
     Weights go from `home` to each tower in every step, and their gradients back. So if
     not the `whole` model is copied, groups are kept on one device whose weights are
-    larger than what they read and give. Slices of a layer are always kept.
+    larger than what they read and give. What `runs_once` is always kept.
     """
     graph, kept = evaluator.graph, dict[str, str]()
     held = {device: 0 for [device] in devices}
     large = list[tuple[int, Group]]()
     for group in groups:
-        if any(graph.part[part].kind == "slice" for part in group.parts):
+        if any(runs_once(graph, part) for part in group.parts):
             kept |= dict.fromkeys(group.parts, group.allowed[0])
         elif not whole and (size := _lasting_bytes(graph, group)):
             large.append((size, group))

@@ -200,9 +200,6 @@ class ExecutedStep:
         return None
 
 
-# Ops -----------------------------------------------------------------------------
-
-
 def works(kind: str) -> bool:
     """Whether ops of a type compute something, rather than move or name data."""
     return kind not in _NOT_WORK
@@ -269,9 +266,6 @@ def unneeded_parts(graphs: Iterable[Any], names: Names) -> tuple[str, ...]:
             for part in (names.part_of.get(key, "") for key in keys):
                 working[part] = working.get(part, False) or op in needed
     return tuple(part for part, used in working.items() if not used)
-
-
-# Copies --------------------------------------------------------------------------
 
 
 def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:

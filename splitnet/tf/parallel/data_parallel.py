@@ -13,6 +13,7 @@ from splitnet.core.errors import DeviceError
 from splitnet.core.graph import BATCH_NORMS, Graph, Part, Towers
 from splitnet.core.net import preferences
 from splitnet.core.plan import PlanOptions
+from splitnet.core.replication import in_pieces
 from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import plan_graph
 from splitnet.planner.strategies.space import groups_of, workers_of
@@ -40,7 +41,7 @@ def data_parallel(
 
     The copy trains, saves and loads as the model itself: its weights exist once, and
     their gradient is that of the whole batch. `plan_of` returns its plan. The model
-    that is given stays as it was.
+    that is given stays as it was. Layers without a GPU kernel run once, on the CPU.
 
     Args:
         model: a functional or Sequential `keras.Model` of any batch size. One that is
@@ -84,15 +85,19 @@ def towers_of(
     towers: Towers,
     batch: int,
 ) -> Graph:
-    """A Keras model read as towers of itself, or of each part that has two devices."""
+    """A Keras model read as towers, if placed of each part that has two devices."""
     names = _devices(cluster, devices)
     blueprint = blueprint_of(model, placed.flow.nested if placed else "keep")
     inputs = [site.part for site in blueprint.sites if site.node.is_input]
-    nodes = blueprint.flow.nodes
-    part_of = {id(node): blueprint.name for node in nodes}
-    homes = {blueprint.name: names}  # of each part, the device in each tower
-    if placed is not None:
-        used, homes = _used(placed), {}
+    if placed is None:
+        graph = graph_of(blueprint, batch)
+        kept = {call.part for call in graph.calls if call.cpu_only}
+        pieces, copied = in_pieces(graph, kept)
+        part_of = {id(s.node): pieces.call[s.call].part for s in blueprint.sites}
+        # Of each part, the device in each tower, or the one where it runs once.
+        homes = dict.fromkeys(copied, names) | dict.fromkeys(kept, ["cpu"])
+    else:
+        used, part_of, homes = _used(placed), {}, {}
         groups = groups_of(names, len(used))
         if len(groups) < 2:
             raise DeviceError(
@@ -101,7 +106,7 @@ def towers_of(
                 "Give data_parallel(sn.unplace(model)) to copy the whole model to each "
                 "device."
             )
-        for node, its in zip(nodes, placed.flow.nodes, strict=True):
+        for node, its in zip(blueprint.flow.nodes, placed.flow.nodes, strict=True):
             key = placed.key_of[id(its)]
             part_of[id(node)] = part = placed.part_of[key]
             here = placed.device_of[key]
@@ -111,7 +116,7 @@ def towers_of(
             ]
     parts, each = [Part(name, "input", ("cpu",)) for name in inputs], {}
     for name, where in homes.items():
-        if placed is None or len(set(where)) > 1:
+        if len(where) > 1 and (placed is None or len({*where}) > 1):
             each[name] = replace(towers, on=tuple(map(preferences, where)))
             parts.append(Part(name, "towers", (cluster.home.name,)))
         else:

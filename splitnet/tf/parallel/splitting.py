@@ -32,9 +32,6 @@ from splitnet.tf.reading.source import sized
 _WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
 
 
-# Cut -----------------------------------------------------------------------------
-
-
 def with_slices(blueprint: Blueprint, slices: Mapping[str, Sequence[str]]) -> Blueprint:
     """The blueprint with some of its layers cut, a slice for each device."""
     if not slices:
@@ -168,9 +165,6 @@ class _Cutter(Cloner):
             operation, count, self, lambda layer: layer(*args, **kwargs)
         )
         return joined
-
-
-# Joined --------------------------------------------------------------------------
 
 
 def joined_layers(model: Any) -> list[str]:

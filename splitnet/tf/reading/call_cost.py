@@ -107,8 +107,6 @@ def cost_of(
     )
 
 
-# Traces ----------------------------------------------------------------------------
-
 _SUMS = ("matrix_flops", "other_flops", "inner_bytes", "workspace_bytes")
 _SUMS += ("early_bytes", "moved_bytes")
 _CHECKS = 2

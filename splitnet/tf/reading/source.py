@@ -115,9 +115,6 @@ def sized(blueprint: Blueprint) -> Blueprint:
     return blueprint.along(flow)
 
 
-# Nets ----------------------------------------------------------------------------
-
-
 def _blueprint_of_net(net: Net) -> Blueprint:
     """The functional model of a net, whose branches are its parts."""
     trace = trace_of(net, len(net.branches) - 1)

@@ -54,8 +54,6 @@ def _input(tensor, batch, below):
     return draw.standard_normal(shape).astype(kind)
 
 
-# --- sequences and columns ------------------------------------------------------------
-
 WORDS, LENGTH = 13, 3
 
 
@@ -107,9 +105,6 @@ def prepared_columns():
     loss = {"stays": "binary_crossentropy", "spends": "mae"}
     made = keras.Model({"city": city, "age": age}, outputs)
     return Case(made, batch, y, loss, sizes=(ROWS, ROWS))
-
-
-# --- operations, control flow, sharing -----------------------------------------------
 
 
 class Loops(layers.Layer):

@@ -16,9 +16,6 @@ WAYS = {}
 case = into(WAYS)
 
 
-# --- towers --------------------------------------------------------------------------
-
-
 def towered(body, shape, **options):
     """A net of one input, towers of a body, and a head on the CPU."""
     net = sn.Net("towered")
@@ -85,9 +82,6 @@ def towers_in_a_chain():
     net.output(net.towers("soft", joined, layers.Dense(3, "softmax"), on=FOUR))
     x = [30 * numbers(4), 30 * numbers(6)]
     return Case(net, x, classes(3), "sparse_categorical_crossentropy")
-
-
-# --- micro-batches, recomputation, compiled parts ------------------------------------
 
 
 def chain(body=None, **way):
@@ -204,9 +198,6 @@ def own_gradients_in_towers():
 def own_gradients_in_pieces():
     """Recomputed as well; each micro-batch reads such weights itself."""
     return own_gradients(way={"recompute": True, "microbatches": 2}, audited=False)
-
-
-# --- split layers, and everything at once --------------------------------------------
 
 
 @case
