@@ -95,14 +95,15 @@ class Request:
             return usual if len(devices) == 1 and first in KINDS else "", ""
         if self.yields:
             return "near", ""
-        if devices:
-            return "", f"{first} is full; {device} is next in the list"
+        listed = [name for name in self.here if device in self.lists[name]]
+        if devices:  # not listed: the client's CPU, where a strategy joins towers
+            text = f"{first} is full; {device} is next in the list"
+            return "", text * bool(listed)
         text = f"there is no {self.kind} available"
         if device.rpartition("/")[2].startswith(self.kind):
             text = f"{first} is not available; another {self.kind} is used"
-        for name in self.here:
-            if device in self.lists[name]:
-                text = f"{first} is not available; {name} is next in the list"
+        if listed:
+            text = f"{first} is not available; {listed[0]} is next in the list"
         return "fallback", text
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import graphviz
+from rich.cells import cell_len
 
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.graph import grouped
@@ -133,10 +134,6 @@ class _Chart:
         self.lanes = {}
         for devices in equivalent_devices(timeline):
             self._device(timeline, devices, timeline.waits[devices[0]])
-        if idle := [d for d in timeline.devices if not timeline.compute_seconds[d]]:
-            names = style.shortened(", ".join(idle), 150)
-            self.say(16, 6, Line(f"idle throughout: {names}", 9, QUIET))
-            self.y += 18
         self._links(timeline, path)
         self._path(path)
         # Ticks with their times, all in one unit, behind what is drawn since.
@@ -147,6 +144,10 @@ class _Chart:
             self.mark((x, top + 12, 0.6, self.y - top - _GAP - 12), _GRID)
             self.say(x, top + 4 - self.y, said, centered=True)
         self.dot.body[behind:] = self.dot.body[first:] + self.dot.body[behind:first]
+        if idle := [d for d in timeline.devices if not timeline.compute_seconds[d]]:
+            names = style.shortened(", ".join(idle), 150)
+            self.say(16, 6, Line(f"idle throughout: {names}", 9, QUIET))
+            self.y += 18
         self.y += _GAP
 
     def _device(
@@ -204,9 +205,10 @@ class _Chart:
         if len(names) > 1 or (pipelined and longest.phase == "update"):
             return
         name, room = names.pop(), right - x - 6
-        letters = len(name) if style.text_width(name, 9) <= room else int(room / 5.6)
-        if letters >= min(len(name), _SHORTEST_NAME):
-            text = Line(style.shortened(name, letters), 9, style.readable_on(fill))
+        fits, columns = style.text_width(name, 9) <= room, cell_len(name)
+        most = columns if fits else int(room / 5.6)
+        if most >= min(columns, _SHORTEST_NAME):
+            text = Line(style.shortened(name, most), 9, style.readable_on(fill))
             self.say((x + right) / 2, _LANE / 2, text, centered=True)
 
     def _links(self, timeline: Timeline, path: Sequence[Span]) -> None:

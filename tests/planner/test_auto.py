@@ -231,6 +231,11 @@ def test_the_largest_batch_of_a_plan_counts_how_it_runs():
     assert sn.score(HEAVY, BOX, towers).value == towers.value
 
 
+def test_towers_joined_on_the_client_are_no_fallback():
+    box = sn.Cluster.of("cpu:0", "worker:0/cpu:0", "worker:1/cpu:0")
+    assert auto(HEAVY, box, towers=2).fallbacks == ()
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_auto_is_as_good_as_trying_everything(seed):
     """Two per cent above the best of every count, schedule and placement it knows."""

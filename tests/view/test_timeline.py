@@ -18,13 +18,13 @@ class Chart:
 
     def __init__(self, timelines):
         its = timelines if isinstance(timelines, dict) else {"": timelines}
-        self.dot, self.marks, self.texts = dot_of_steps(its), [], []
+        self.dot, self.marks, self.texts = dot_of_steps(its), [], {}  # with their y
         graph = pygraphviz.AGraph(string=self.dot)  # nodes do not keep it alive
         for look in (node.attr for node in graph.nodes()):
-            if look["label"]:
-                self.texts.append(re.sub(r"<[^>]*>", "", look["label"]))
-                continue
             x, y = map(float, look["pos"].split(","))
+            if look["label"]:
+                self.texts[re.sub(r"<[^>]*>", "", look["label"])] = -y
+                continue
             wide, tall = (72 * float(look[side]) for side in ("width", "height"))
             its = {"tip": look["tooltip"], "fill": look["fillcolor"], "wide": wide}
             its |= {"x": x - wide / 2, "right": x + wide / 2}
@@ -132,10 +132,12 @@ def test_busy_links_and_unlike_devices_have_lanes_and_idle_devices_a_line():
     """
     ends = [f"{a}{b}" for a in range(5) for b in range(5) if a != b]
     copies = tuple(copy_of(0.0, 1.0 + int(both[0]), "a", both) for both in ends)
-    texts = step(task("a", 0, 9), copies=copies, devices=5).texts
+    shown = step(task("a", 0, 9), copies=copies, devices=5)
+    texts = shown.texts
     assert sum("→" in text for text in texts) == 12
     assert "and 8 more links, less used" in texts
-    assert "idle throughout: gpu:1, gpu:2, gpu:3, gpu:4" in texts
+    below = texts["idle throughout: gpu:1, gpu:2, gpu:3, gpu:4"]
+    assert below > max(m.bottom for m in shown.marks if m.wide < 1)  # of the grid
     assert "one step, 0 s" in step().texts  # no division by zero
     texts = Chart(plans.towers(64, 32).timeline).texts
     assert "gpu:1 … gpu:31 (31)" in texts

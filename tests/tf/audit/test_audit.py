@@ -46,9 +46,6 @@ def emitted(cluster, left=None):
     return check.emitted(branches(left), cluster, compiled=("adam", "mse"))
 
 
-# --- what must ring -------------------------------------------------------------------
-
-
 def recipe(left, right, *, scopes=True):
     """The Keras FAQ's: branches built under tf.device, joined and headed outside."""
     x, sides = keras.Input((6,), name="x"), []
@@ -175,9 +172,6 @@ def test_audit_finds_another_plan_out(cluster, placed):
     assert aspects >= {"forward", "backward", "variables"}
 
 
-# --- what must not --------------------------------------------------------------------
-
-
 def test_audits_in_two_threads_do_not_disturb_each_other(placed):
     """TensorFlow collects graphs for the whole process, so one waits for the other."""
     audits = {}
@@ -259,9 +253,6 @@ def test_audit_refuses_what_it_cannot_watch(placed):
         sn.audit(sn.unplace(placed), None, (X, Y))
     with pytest.raises(sn.DeclarationError, match="plan= must be Plan"):
         sn.audit(placed, (X, Y))
-
-
-# --- what it leaves behind ------------------------------------------------------------
 
 
 def assert_same_state(*models):
