@@ -90,13 +90,14 @@ class Device:
         preset: str | None = None,
         target: str | None = None,
         stand_in: bool = False,
+        half_speed: Rate | None = None,
     ) -> "Device":
         """Make a device from its name and known figures; presets give the rest.
 
         Quantities are texts, or numbers in their units: memory="16 GiB", speed="40
         TFLOP/s", bandwidth="1 TB/s" (of its memory), overhead="8 us" (lost per call).
         `preset` is "A100", "H100" and so on, `target` its name in TensorFlow, and a
-        `stand_in` runs on a CPU device in its place.
+        `stand_in` runs on a CPU device in its place. `half_speed` is as in `Device`.
         """
         name = device_name(name)
         name = f"{name}:0" if name in KINDS else name
@@ -104,7 +105,7 @@ class Device:
         if preset not in PRESETS:
             known = ", ".join(PRESETS)
             raise DeviceError(f"there is no preset {preset!r}. Known: {known}.")
-        *usual, half_speed = PRESETS[preset]
+        *usual, gain = PRESETS[preset]
         units = {"memory": "B", "speed": "FLOP/s", "bandwidth": "B/s", "overhead": "s"}
         given = zip(units.items(), (memory, speed, bandwidth, overhead), usual)
         size, flops, moved, call = (
@@ -112,8 +113,8 @@ class Device:
             for (what, unit), own, figure in given
         )
         target = tensorflow_name(name) if target is None else target
-        half_speed = half_speed if speed is None else 2.0
-        figures = round(size), flops, moved, call, stand_in, PART_SECONDS, half_speed
+        gain = half_speed or (gain if speed is None else 2.0)
+        figures = round(size), flops, moved, call, stand_in, PART_SECONDS, gain
         return cls(name, target, *figures)
 
 

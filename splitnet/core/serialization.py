@@ -239,27 +239,37 @@ def cluster_file(
 
 @checked
 def link_table(
-    between: Sequence[str], bandwidth: object = None, latency: object = None
+    between: Sequence[str],
+    bandwidth: object = None,
+    latency: object = None,
+    gap: object = None,
+    overhead_per_byte: object = 0.0,
 ) -> Link:
     """A `[[links]]` table; it holds in both directions."""
     ends = [end if end == "*" else device_name(end) for end in between]
     if len(ends) != 2 or ends[0] == ends[1] != "*":
         raise DeviceError(f"between= must name two devices. Received: {between!r}.")
-    return replace(default_link(bandwidth, latency), source=ends[0], target=ends[1])
+    one = default_link(bandwidth, latency)
+    pause = None if gap is None else errors.parse_quantity(gap, "gap", "s")
+    busy = errors.parse_quantity(overhead_per_byte, "overhead_per_byte", "s")
+    one = replace(one, source=ends[0], target=ends[1])
+    return replace(one, gap_seconds=pause, overhead_per_byte=busy)
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
-    """Write the TOML file that `load_cluster` reads, without gaps and overheads."""
+    """Write the TOML file that `load_cluster` reads; links as in one direction."""
     hosts: dict[str, object] = {f'"{x.name}"': x.address for x in cluster.hosts}
     tables = [("[hosts]", hosts)]
     for x in cluster:
         row = {"name": x.name, "memory": x.memory_bytes, "speed": x.flops_per_second}
         row |= {"bandwidth": x.bytes_per_second, "overhead": x.call_seconds}
+        row |= {"half_speed": x.half_speed, "target": x.target, "stand_in": x.stand_in}
         tables.append(("[[device]]", row))
     ends = {tuple(sorted((x.source, x.target))): x for x in reversed(cluster.links)}
     for link in reversed(ends.values()):
         between, rate = [link.source, link.target], link.bytes_per_second
         row = {"between": between, "bandwidth": rate, "latency": link.latency_seconds}
+        row |= {"gap": link.gap, "overhead_per_byte": link.overhead_per_byte}
         tables.append(("[[links]]", row))
     lines = []
     for head, row in tables:

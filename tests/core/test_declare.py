@@ -11,7 +11,7 @@ from splitnet.core.cluster import Cluster, Device, Host, Link, device_name
 from splitnet.core.costs import load_costs
 from splitnet.core.errors import DeviceError, PlanFileError, parse_quantity
 from splitnet.core.graph import Part, Tensor
-from splitnet.core.serialization import load_file
+from splitnet.core.serialization import load_file, write_cluster
 from tests.zoo import wide
 
 GRAPH = wide(2)
@@ -305,6 +305,14 @@ def test_load_reads_devices_and_links(tmp_path):
     assert box.link("cpu:0", "gpu:0").bytes_per_second == 25e9
     for spelled in ("/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/GPU:1"):
         assert box[spelled].name == "gpu:1"
+
+
+def test_a_written_cluster_is_the_same_when_read(tmp_path):
+    device = Device.of("gpu", preset="V100", target="/device:CPU:1", stand_in=True)
+    links = (Link("*", "*", 1e9, 4e-4, 5e-5, 7e-10),)
+    box = Cluster((device, Device.of("cpu")), links, (Host("client:0", "a:1"),))
+    write_cluster(box, tmp_path / "box.toml")
+    assert Cluster.load(tmp_path / "box.toml") == box
 
 
 def test_a_cluster_without_a_device_or_a_host_keeps_the_rest():

@@ -13,8 +13,6 @@ from keras import layers
 import splitnet as sn
 from tests.tf.check import emitted
 
-# --- declarations ---------------------------------------------------------------------
-
 
 class Broken(layers.Layer):
     def build(self, shape):
@@ -105,9 +103,6 @@ def test_another_batch_than_the_models_own_is_told():
         sn.plan(model, cluster)
     for memory, batch in (("1 MiB", 8), ("100 B", 0)):
         assert sn.largest_batch(model, sn.Cluster.of("cpu", cpu_memory=memory)) == batch
-
-
-# --- models ---------------------------------------------------------------------------
 
 
 def odd(kind, *args, **attached):

@@ -250,9 +250,6 @@ def _digest(operation: Any, settings: str) -> str:
     return f"{name} #{hashlib.sha256(settings.encode()).hexdigest()[:8]}".lstrip()
 
 
-# Plans and their sources -----------------------------------------------------------
-
-
 def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
     """The source's blueprint, its nested models expanded as the plan's calls are."""
     calls, kept = fold(plan.graph), blueprint_of(source)

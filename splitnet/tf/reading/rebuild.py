@@ -150,8 +150,6 @@ def carry_assets(layer: Any, clone: Any) -> None:
             clone.load_assets(folder)
 
 
-# What a function reaches ---------------------------------------------------------
-
 _HOLDERS = (list, tuple, set, frozenset, dict)
 _HOLDERS += (functools.partial, types.MethodType, types.CellType)
 _STATEFUL = (keras.Variable, tf.Variable, keras.layers.Layer)

@@ -139,9 +139,6 @@ def _needed(operations: Iterable[Any], results: Sequence[Any]) -> list[Any]:
     return [op for op in operations if op in needed]
 
 
-# FLOPs, bytes and kernels --------------------------------------------------------
-
-
 def _count(operations: Sequence[Any], graph: Any) -> Counter[str]:
     """Sums over operations: loops by their length, branches by the most expensive.
 
@@ -221,9 +218,6 @@ def _matrix_flops(op: Any) -> int:
         named = [*zip(before, tensor.shape), *zip(after[::-1], tensor.shape[::-1])]
         extent |= {name: length for name, length in named if name not in result}
     return 2 * elements_of(made) * math.prod(extent.values())
-
-
-# Memory --------------------------------------------------------------------------
 
 
 def _saved(
