@@ -197,7 +197,7 @@ def test_a_model_that_cannot_be_divided_is_not():
 
 
 def test_what_is_fixed_and_fits_nowhere_says_so():
-    words = "no strategy with towers=2 is possible; plan(source, cluster) is"
+    words = "no strategy with towers=2 fits; plan(source, cluster) does"
     with pytest.raises(sn.InfeasibleError, match=re.escape(words)):
         auto(chain(4), TIGHT, towers=2)
     how = {"strategy": "auto", "towers": 2, "pins": {"*": "gpu:1"}, "effort": 3000}

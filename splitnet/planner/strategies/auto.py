@@ -45,6 +45,8 @@ def plan_strategy(
     if refused and not (fixed and others):
         raise refused.explained()
     said = ", ".join(f"{name}={value!r}" for name, value in fixed.items())
+    if found:
+        raise InfeasibleError(f"no strategy with {said} fits; {others[0]} does.")
     why = "" if made[0].may_copy else " where parts ask for devices or must be apart"
     said += f" is possible{why * bool(options.towers)}"
     raise InfeasibleError(f"no strategy with {said}; {others[0]} is.")
