@@ -269,7 +269,8 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
     for link in reversed(ends.values()):
         between, rate = [link.source, link.target], link.bytes_per_second
         row = {"between": between, "bandwidth": rate, "latency": link.latency_seconds}
-        row |= {"gap": link.gap, "overhead_per_byte": link.overhead_per_byte}
+        row |= {"overhead_per_byte": link.overhead_per_byte}
+        row |= {} if link.gap_seconds is None else {"gap": link.gap}
         tables.append(("[[links]]", row))
     lines = []
     for head, row in tables:
