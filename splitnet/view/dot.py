@@ -254,7 +254,7 @@ def _legend(shown: Diagram, columns: float, *, compared: bool) -> list[str]:
         "square corners: input": "input" in kinds,
         "double edge: output": any(box.facts.is_output for box in boxes),
         "red dashed edge: fallback": any(box.facts.fallback for box in boxes),
-        "×n: n equal branches": any(box.group.times > 1 for box in boxes),
+        "×n: n equal branches, or runs": any(box.group.times > 1 for box in boxes),
         "thick red edge: ran elsewhere": any(box.strayed for box in boxes),
         "thick red edge: moved": compared,
     }

@@ -82,7 +82,6 @@ def draw(
             timeline another, such as the measured one, drawn below on the same scale.
         dpi: dots per inch of a png; 192 for print.
 
-
     Raises:
         SplitnetError: the suffix or the thing cannot be drawn, the file cannot be
             written, or Graphviz is missing.

@@ -205,8 +205,8 @@ class _Chart:
         if len(names) > 1 or (pipelined and longest.phase == "update"):
             return
         name, room = names.pop(), right - x - 6
-        fits, columns = style.text_width(name, 9) <= room, cell_len(name)
-        most = columns if fits else int(room / 5.6)
+        columns = cell_len(name)
+        most = columns if style.text_width(name, 9) <= room else int(room / 5.6)
         if most >= min(columns, _SHORTEST_NAME):
             text = Line(style.shortened(name, most), 9, style.readable_on(fill))
             self.say((x + right) / 2, _LANE / 2, text, centered=True)

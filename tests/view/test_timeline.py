@@ -81,12 +81,8 @@ def test_each_link_has_a_lane_with_its_bytes():
 @pytest.mark.parametrize(
     ("tasks", "seen", "hidden"),
     [
-        (
-            [task("stage", n, n + 1, 0, "forward", n) for n in range(4)],
-            "#0 #1 #2 #3",
-            "stage 0",
-        ),
-        ([task("wide", 0, 98), task("tower_12", 98, 100)], "wide", "12 2 tower_12"),
+        ([task("s", n, n + 1, microbatch=n) for n in range(4)], "#0 #1 #2 #3", "s 0"),
+        ([task("编码器", 0, 98), task("tower_12", 98, 100)], "编码器", "12 2 tower_12"),
     ],
 )
 def test_bars_are_named_wholly_or_not_at_all(tasks, seen, hidden):
@@ -98,11 +94,7 @@ def test_bars_are_named_wholly_or_not_at_all(tasks, seen, hidden):
 
 def test_a_micro_batch_of_a_stage_is_one_bar_and_updates_have_no_number():
     """Two parts of two micro-batches, and their updates: three bars, two numbers."""
-    tasks = [
-        task("ab"[n], 2 * m + n, 2 * m + n + 1, 0, "forward", m)
-        for m in range(2)
-        for n in range(2)
-    ]
+    tasks = [task("ab"[n % 2], n, n + 1, microbatch=n // 2) for n in range(4)]
     tasks += [task("ab"[n], 4 + n, 5 + n, phase="update") for n in range(2)]
     shown = step(*tasks)
     assert len(shown.tipped(" and 1 more on gpu:0")) == 3
