@@ -15,7 +15,8 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -63,12 +64,12 @@ def load_file(
     error: type[SplitnetError] = PlanFileError,
 ) -> Value:
     """Read a JSON or TOML file, which should hold a `what`, "plan", and `build` it."""
-    parse = tomllib.loads
-    if language == "JSON":
-        parse = partial(json.loads, object_pairs_hook=_table)
+    from_json = partial(json.loads, object_pairs_hook=_table)
+    parse = from_json if language == "JSON" else tomllib.loads
     with _file(f"load the {what}", path, error):
         status = os.stat(path)
-        _check_regular(status.st_mode)
+        if not stat.S_ISREG(status.st_mode):  # a pipe would never end
+            raise ValueError("it is not a regular file")
         if status.st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
         values = parse(Path(path).read_text("utf-8-sig"))
@@ -81,11 +82,6 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if twice := errors.repeated(name for name, _ in pairs):
         raise ValueError(f"a table has the key {twice[0]!r} twice")
     return dict(pairs)
-
-
-def _check_regular(mode: int) -> None:
-    if not stat.S_ISREG(mode):  # a pipe would never end
-        raise ValueError("it is not a regular file")
 
 
 def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
@@ -111,10 +107,10 @@ def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
 def decode(values: object, kind: type[Value], where: str = "") -> Value:
     """Build a value of a dataclass, or of any type, from plain values of a file.
 
-    `PlanFileError` tells unknown fields, or the path, which begins with `where`, of the
-    first value of another type: "weights[0].bytes: expected `int`, got `str`."
+    `PlanFileError` tells unknown fields and choices, or the path, which begins with
+    `where`, of the first value of another type: "batch: expected `int`, got `str`."
     """
-    if faults := [*islice(_unknown_fields(values, kind, where), _MOST_FAULTS)]:
+    if faults := [*islice(_field_faults(values, kind, where), _MOST_FAULTS)]:
         raise PlanFileError(f"{'; '.join(faults)}.")
     try:
         return msgspec.convert(values, kind)
@@ -122,23 +118,28 @@ def decode(values: object, kind: type[Value], where: str = "") -> Value:
         text, _, path = str(error).partition(" - at `$")
         text = text.replace("Expected", "expected").replace("Object missing", "missing")
         path = f"{where}{path.removesuffix('`')}".removeprefix(".")
-        message = f"{path}: {text}" if path else text
-        raise PlanFileError(f"{message.removesuffix('.')}.") from None
+        raise PlanFileError(f"{path}: {text}".strip(":. ") + ".") from None
 
 
-def _unknown_fields(values: Any, kind: Any, where: str) -> Iterator[str]:
-    """Fields that a dataclass does not have, here and below."""
-    if is_dataclass(kind) and isinstance(values, Mapping):
+def _field_faults(values: Any, kind: Any, where: str) -> Iterator[str]:
+    """Unknown fields of dataclasses, and values that are none of a choice."""
+    if NoneType in get_args(kind) and values is not None:
+        kind = get_args(kind)[0]
+    allowed = get_args(kind) if get_origin(kind) is Literal else ()
+    if allowed and values not in allowed:
+        words = "one of " * bool(allowed[1:]) + ", ".join(map(repr, allowed))
+        yield f"{where}: must be {words}. Received: {shown(values)}".lstrip(": ")
+    elif is_dataclass(kind) and isinstance(values, Mapping):
         known = _hints(kind)  # type: ignore[arg-type]  # a class, not an instance
         for name, inner in values.items():
             if name in known:
                 path = f"{where}.{name}".lstrip(".")
-                yield from _unknown_fields(inner, known[name], path)
+                yield from _field_faults(inner, known[name], path)
             else:
                 yield f"{where}: unknown field {shown(name)}".lstrip(": ")
     elif get_origin(kind) is tuple and isinstance(values, list):
         for i, inner in enumerate(values):
-            yield from _unknown_fields(inner, get_args(kind)[0], f"{where}[{i}]")
+            yield from _field_faults(inner, get_args(kind)[0], f"{where}[{i}]")
 
 
 def encode(value: Any) -> Any:
@@ -170,7 +171,8 @@ def check_place(path: str | os.PathLike[str], what: str) -> tuple[Path, int | No
             raise ValueError(f"there is no folder {str(target.parent)!r}")
         mode = target.lstat().st_mode if os.path.lexists(target) else None
         if mode is not None:
-            _check_regular(mode)
+            if not stat.S_ISREG(mode):
+                raise ValueError("it is not a regular file")
             if not os.access(target, os.W_OK):
                 raise ValueError("it is write-protected")
     return target, mode
@@ -249,10 +251,9 @@ def link_table(
     ends = [end if end == "*" else device_name(end) for end in between]
     if len(ends) != 2 or ends[0] == ends[1] != "*":
         raise DeviceError(f"between= must name two devices. Received: {between!r}.")
-    one = default_link(bandwidth, latency)
+    one = replace(default_link(bandwidth, latency), source=ends[0], target=ends[1])
     pause = None if gap is None else errors.parse_quantity(gap, "gap", "s")
     busy = errors.parse_quantity(overhead_per_byte, "overhead_per_byte", "s")
-    one = replace(one, source=ends[0], target=ends[1])
     return replace(one, gap_seconds=pause, overhead_per_byte=busy)
 
 

@@ -8,6 +8,7 @@ which device. Times are in the file's unit (milliseconds).
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import ceil, floor
 from pathlib import Path
 from typing import Annotated
@@ -64,8 +65,7 @@ def read_workload(path: str | Path) -> tuple[Graph, Cluster]:
     Raises:
         PlanFileError: with every fault of the file, the field named.
     """
-    name = Path(str(path)).stem
-    return load_file(path, "workload", lambda data: workload_of(data, name=name))
+    return load_file(path, "workload", partial(workload_of, name=Path(path).stem))
 
 
 def workload_of(data: object, *, name: str = "workload") -> tuple[Graph, Cluster]:

@@ -78,7 +78,7 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (Cluster.load, f'{GPU}[[links]]\nbetween = ["gpu:0", "gpu:0"]', "two devices"),
         (Cluster.load, f"{TO_ALL}{TO_ALL}{GPU}", r"links\[1\]: .* is there already"),
         (Cluster.load, f'{GPU}target = "gpu"', "TensorFlow has no device 'gpu'"),
-        (load_costs, costs(splitnet_costs=1), "version 2, .*: Invalid enum value 1"),
+        (load_costs, costs(splitnet_costs=1), "version 2, .*: must be 2. Received: 1"),
         (load_costs, costs(costs=None), "costs: expected `object`"),
         (load_costs, costs(costs={"calls": [NEGATIVE]}), r"\[0\].forward: .*>= 0.0"),
     ],
