@@ -121,7 +121,8 @@ class Evaluator:
     @cached_property
     def problem(self) -> Problem:
         """Of parts that may be anywhere."""
-        return self.problem_of(free_groups(self.graph, self.cluster))
+        anywhere = tuple(device.name for device in self.cluster)
+        return self.problem_of([Group((p.name,), anywhere) for p in self.graph.parts])
 
     def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
         """Simulate a placement of every part."""
@@ -292,12 +293,6 @@ def _full_placement(graph: Graph, cluster: Cluster, device_of: Any) -> dict[str,
         home = f"inputs are fed from the host and stay on {cluster.home.name}"
         raise DeviceError(f"{home}, so leave out: {', '.join(away[:8])}.")
     return full
-
-
-def free_groups(graph: Graph, cluster: Cluster) -> list[Group]:
-    """Every part on any device."""
-    everywhere = tuple(device.name for device in cluster)
-    return [Group((part.name,), everywhere) for part in graph.parts]
 
 
 def default_groups(graph: Graph, cluster: Cluster) -> list[Group]:

@@ -171,6 +171,7 @@ compared = partial(sn.compare_strategies, PINNED)
         (chosen, {"microbatches": 0}, "microbatches= must be int"),
         (chosen, {"microbatches": 33}, "microbatches=33 is more than the batch, 32"),
         (chosen, {"towers": 3}, "towers=3 is more than the devices for them, 2"),
+        (chosen, {"pins": auto(HEAVY)}, "and parts of this plan are towers. Emit"),
         (chosen, {"training": False, "microbatches": 2}, "are for training"),
         (chosen, {"microbatches": 1, "schedule": "1f1b"}, "an order of micro-batches"),
         (simulated, {"microbatches": 33}, "microbatches=33 must be from 1"),

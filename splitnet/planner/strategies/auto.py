@@ -29,15 +29,14 @@ _PIECES = 8  # where no worker has room for the batch, a share of it is placed a
 
 
 def plan_strategy(
-    graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
+    graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits, *its: "Choice"
 ) -> Plan:
     """Plan with the strategy that is best, as far as it is not fixed."""
-    made = choices(graph, cluster, options, limits)
-    found = [one for choice in made for one in choice.found]
+    made = its or choices(graph, cluster, options, limits)
+    found = {one: choice for choice in made for one in choice.found}
     best = choose(found)
     if best is not None:
-        [mine] = (choice for choice in made if best in choice.found)
-        return mine.plan(best, compared(found, best))
+        return found[best].plan(best, compared(found, best))
     fixed = {n: v for n in FIXED if (v := getattr(options, n)) is not None}
     refused, others = made[0].refused, ["plan(source, cluster)"]
     if refused and fixed:
@@ -59,7 +58,7 @@ def strategies_of(
     made = choices(graph, cluster, options, limits)
     found = [one for choice in made for one in choice.found]
     if not found:  # none is possible, and this says why
-        plan_strategy(graph, cluster, options, limits)
+        plan_strategy(graph, cluster, options, limits, *made)
     return compared(found, choose(found))
 
 

@@ -85,7 +85,7 @@ def towers_of(
     towers: Towers,
     batch: int,
 ) -> Graph:
-    """A Keras model read as towers, if placed of each part that has two devices."""
+    """A Keras model as towers; a placed one's parts that all towers share run once."""
     names = _devices(cluster, devices)
     blueprint = blueprint_of(model, placed.flow.nested if placed else "keep")
     inputs = [site.part for site in blueprint.sites if site.node.is_input]

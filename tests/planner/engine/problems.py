@@ -14,7 +14,7 @@ from splitnet.core.plan import PlanOptions
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import value_of
-from splitnet.planner.evaluate import Evaluator, free_groups
+from splitnet.planner.evaluate import Evaluator
 from splitnet.planner.problem import problem_of
 from splitnet.simulator.step_graph import step_graph
 
@@ -115,7 +115,7 @@ def calls_problem(seed):
     tensors = {(t.source, t.target): t for t in (*chain, *skips)}.values()
     graph = replace(graph, calls=calls, weights=weights, tensors=tuple(tensors))
     options = PlanOptions(training=seed % 4 != 3, regroup=True)
-    return Evaluator.of(graph, box, options).problem_of(free_groups(graph, box))
+    return Evaluator.of(graph, box, options).problem
 
 
 def random_loads(count, seed, *, cut_penalty=0.0):

@@ -14,7 +14,7 @@ from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.solve import solve, value_of, warm_up
 from splitnet.planner.engine.tasks import tasks_of
-from splitnet.planner.evaluate import Evaluator, free_groups, score
+from splitnet.planner.evaluate import Evaluator, score
 from tests.planner.engine.problems import (
     best_of_all,
     calls_problem,
@@ -157,7 +157,7 @@ def test_units_are_merged_after_a_run_that_ended_early():
     """Events that it left would be taken for functions."""
     graph, box = random_dag(0, 60), Cluster.of("2*gpu", "cpu")
     evaluator = Evaluator.of(graph, box, PlanOptions(regroup=True))
-    problem = evaluator.problem_of(free_groups(graph, box))
+    problem = evaluator.problem
     tasks, fresh, groups = tasks_of(problem), tasks_of(problem), problem.group_count
     for seed in range(5):
         draw = np.random.default_rng(seed)
