@@ -10,8 +10,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -85,19 +87,18 @@ def terminal_width(otherwise: int = 80) -> int:
 
 
 def grid_text(grid: Grid, width: int) -> str:
-    """Set a grid as text; the first column is shortened to fit."""
+    """Set a grid as text; the first column is shortened, to a third or what is left."""
+    texts = [dict(zip(grid.heads, grid.heads)), *grid.rows, grid.total]
+    wide = [max(cell_len(clean(x.get(h, ""))) for x in texts) for h in grid.heads[1:]]
+    most = max(width // 3, width - sum(wide) - len(wide))
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for number, head in enumerate(grid.heads):
         right = number >= grid.left
-        made.add_column(
-            head,
-            justify="right" if right else "left",
-            no_wrap=right or number == 0,
-            overflow="fold",
-        )
+        how: Any = {"justify": "right" if right else "left", "overflow": "fold"}
+        made.add_column(head, no_wrap=right or number == 0, **how)
     for row in grid.rows:
         first, *others = map(clean, row.values())
-        made.add_row(Text(shortened(first, width // 3)), *map(Text, others))
+        made.add_row(Text(shortened(first, most)), *map(Text, others))
     if grid.total:
         made.add_section()
         made.add_row(*(Text(grid.total.get(head, "")) for head in grid.heads))

@@ -54,6 +54,8 @@ def test_table_fits_its_width_with_any_names(width):
         assert max(cell_len(line) for line in text.splitlines()) <= width
         assert all(line == line.rstrip() for line in text.splitlines())
     assert "two lines" in text
+    ends = "worker:0/gpu:1 -> worker:1/gpu:1"
+    assert ends in grid_text(Grid([{"transfer": ends, "kind": "gradient"}], 2), 60)
     assert "No transfers" in table(plans.one())
 
 

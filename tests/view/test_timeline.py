@@ -73,9 +73,8 @@ def test_each_link_has_a_lane_with_its_bytes():
     assert {"gpu:0 → gpu:1", "1.00 KiB"} <= set(shown.texts)
     ends = "worker:10/gpu:1", "worker:11/gpu:0"
     far = Copy("a", "b", *ends, "activation", "forward", 1024, 0.0, 1.0)
-    assert (
-        " → ".join(ends) in Chart(Timeline((A,), (far,), (A.device, *ends), {})).texts
-    )
+    shown = Chart(Timeline((A,), (far,), (A.device, *ends), {}))
+    assert " → ".join(ends) in shown.texts
 
 
 @pytest.mark.parametrize(
