@@ -136,6 +136,7 @@ def text_node(
 ) -> None:
     """Add text flush left from a corner, as a node: lines keep clear of nodes."""
     wide, tall = size_of(lines)
+    wide *= 1.04  # a label that is wider than its node would begin left of it
     look = {"shape": "plain", "fixedsize": "false", "tooltip": " ", "style": ""}
     place = place_of(left, top, left + wide, top + tall)
     dot.node(name, html_label(lines, width=wide), **look | place)
