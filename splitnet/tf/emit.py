@@ -197,8 +197,7 @@ def _obstacle(node: Any, how: str, device: str) -> str:
         specs = [size_of(tensor, 2) for tensor in (*read, *variables)]
         compiled.experimental_get_compiler_ir(*specs)(stage="hlo")
     except Exception as error:  # a stranger's layer may raise anything when traced
-        missing = re.search(r"_JIT: (\w+)", str(error))
-        if missing:
+        if missing := re.search(r"_JIT: (\w+)", str(error)):
             return f"XLA has no kernel for its {missing[1]}"
         return f"XLA cannot compile it: {first_line(error)[:120]}"
     return ""

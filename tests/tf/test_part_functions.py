@@ -1,5 +1,6 @@
 """A part is a function on a device: what could go wrong with that, case by case."""
 
+import functools
 from typing import Any
 
 import keras
@@ -71,15 +72,10 @@ def calls(model, device=""):
 def test_two_calls_of_one_layer_with_state_do_not_wait(cluster):
     """A shared seed or moving average orders small updates only, and is exact."""
     a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
-    shared = [layers.Dense(5, "tanh", name="dense")]
-    shared.append(layers.Dropout(0.5, seed=3, name="drop"))
-    shared.append(layers.BatchNormalization(name="norm"))
-    sides = []
-    for x in (a, b):
-        for layer in shared:
-            x = layer(x)
-        sides.append(x)
-    model = keras.Model([a, b], layers.Dense(1, name="head")(sides[0] - sides[1]))
+    drop, norm = layers.Dropout(0.5, seed=3), layers.BatchNormalization()
+    shared = [layers.Dense(5, "tanh"), drop, norm]
+    one, two = (functools.reduce(lambda x, layer: layer(x), shared, x) for x in (a, b))
+    model = keras.Model([a, b], layers.Dense(1, name="head")(one - two))
     pins = {layer.name: "gpu:0" for layer in shared}
     pins |= {f"{layer.name}@2": "gpu:1" for layer in shared}
     models = pair(model, cluster, **pins, head="cpu:0")

@@ -121,29 +121,18 @@ def test_two_placed_models_in_one_step_keep_their_devices(cluster):
         assert set(devices(optimizer._momentums)) == {device}
 
 
-def test_slots_follow_weights_of_an_optimizer_built_before(cluster):
-    model = placed_pair(cluster)
-    optimizer = keras.optimizers.Adam()
-    optimizer.build(model.trainable_variables)
-    model.compile(optimizer, "mse")
-
-    assert devices(optimizer._momentums) == devices(model.trainable_variables)
-
-
-def test_jit_compile_is_refused_aloud(cluster, dense):
-    """XLA asked for is not used, and that is said; Keras may not turn it on itself."""
+def test_compile_moves_slots_and_refuses_jit_aloud(cluster, dense):
+    """Of an optimizer built before. Keras may not turn XLA on itself either."""
     assert not dense.supports_jit
     assert not dense.jit_compile
-    model = placed_pair(cluster)
-
-    def trained():
-        model.compile("sgd", "mse", jit_compile=True)
-        model.train_on_batch(numbers(6), numbers(2))
-
+    model, optimizer = placed_pair(cluster), keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
     with pytest.warns(UserWarning, match="jit_compile"):
-        trained()
+        model.compile(optimizer, "mse", jit_compile=True)
+    model.train_on_batch(numbers(6), numbers(2))
 
     assert not model.jit_compile
+    assert devices(optimizer._momentums) == devices(model.trainable_variables)
 
 
 @pytest.mark.parametrize(

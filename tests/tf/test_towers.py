@@ -9,7 +9,7 @@ import splitnet as sn
 from splitnet.core.graph import Towers
 from splitnet.tf.parallel.data_parallel import towers_of
 from splitnet.tf.parallel.towers import Shards
-from tests.tf.check import emitted, in_policy, numbers, sgd
+from tests.tf.check import assert_near, emitted, in_policy, numbers, sgd
 from tests.tf.zoo import MODELS
 from tests.tf.zoo.ways import FOUR, TWO, towered
 
@@ -19,11 +19,6 @@ def double_precision():
     """Layers in float64, where the order of a sum does not show."""
     with in_policy("float64"):
         yield
-
-
-def difference(one, other):
-    pairs = zip(one.get_weights(), other.get_weights(), strict=True)
-    return max(float(np.abs(a - b).max()) for a, b in pairs)
 
 
 def test_moments_of_batch_norm_are_those_of_the_whole_batch(cluster):
@@ -37,8 +32,7 @@ def test_moments_of_batch_norm_are_those_of_the_whole_batch(cluster):
         for one in (placed, plain):
             one.train_on_batch(x[:size], y[:size])
 
-    means = [one.get_layer(index=1).moving_mean.numpy() for one in (placed, plain)]
-    np.testing.assert_allclose(*means, atol=1e-6)
+    assert_near(*(one.get_layer(index=1).moving_mean for one in (placed, plain)))
     sn.audit(placed, None, (x, y)).check()
 
 
@@ -86,7 +80,7 @@ def test_data_parallel_trains_and_restores_as_the_model_it_copies(cluster, tmp_p
     fit(three)
     assert all((a == b).all() for a, b in zip(before, model.get_weights()))
     fit(model)
-    assert difference(three, model) < 1e-6
+    assert_near(three.get_weights(), model.get_weights())
     sn.audit(three, None, (x, y)).check()
 
     three.save(tmp_path / "model.keras")
@@ -141,8 +135,9 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(
     loaded = keras.models.load_model(tmp_path / "towers.keras")
 
     assert [w.shape for w in loaded.weights] == [w.shape for w in plain.weights]
-    assert difference(towers, plain) < 1e-12
-    assert difference(loaded, towers) == 0.0
+    assert_near(towers.get_weights(), plain.get_weights(), 1e-12)
+    pairs = zip(loaded.get_weights(), towers.get_weights(), strict=True)
+    assert all((a == b).all() for a, b in pairs)
     sn.audit(towers, sn.plan_of(towers), (x, y)).check()
 
 
@@ -192,7 +187,7 @@ def test_towers_of_a_placed_model_keep_its_placement(
             assert mine[f"{part}/0"].device == device
             assert mine[f"{part}/1"].device == other[device]
     assert mine.execution.microbatches == microbatches
-    assert difference(towers, plain) < 1e-12
+    assert_near(towers.get_weights(), plain.get_weights(), 1e-12)
     sn.audit(towers, mine, (x[:8], y[:8])).check()
 
 

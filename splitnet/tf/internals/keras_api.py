@@ -101,6 +101,11 @@ def variables_of(operation: Any) -> list[Any]:
     return list({id(v): v for v in found}.values())
 
 
+def freeze_as(layer: Any, other: Any) -> None:
+    """Freeze a layer, or not, as another is; those inside of it stay as they are."""
+    layer._trainable = other.trainable
+
+
 def weights_of(operation: Any) -> list[Any]:
     """The variables made to be trained, frozen or not; no call changes them."""
     return [v for layer in sublayers(operation) for v in layer._trainable_variables]

@@ -158,8 +158,7 @@ class _Cutter(Cloner):
 
     def call(self, operation: Any, args: Any, kwargs: Any) -> Any:
         """As `Cloner.call`; of a layer that is cut, what its slices' join gives."""
-        count = self._counts.get(id(operation))
-        if count is None:
+        if (count := self._counts.get(id(operation))) is None:
             return super().call(operation, args, kwargs)
         self.slices[id(operation)], joined = cut_layer(
             operation, count, self, lambda layer: layer(*args, **kwargs)
@@ -246,8 +245,7 @@ def warn_of_slices(model: Any, _: Any) -> None:
 
 def _first_of(*given: Any, **named: Any) -> Any:
     """What stands where other slices and their join were: it hands a tensor on."""
-    flat = keras.tree.flatten((given, named))
-    return next(one for one in flat if isinstance(one, keras.KerasTensor))
+    return keras_api.SymbolicArguments(*given, **named).keras_tensors[0]
 
 
 def _slices(layers: Mapping[str, Any], name: str) -> list[Any]:

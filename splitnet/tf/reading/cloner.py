@@ -14,6 +14,7 @@ from splitnet.tf.internals.keras_api import from_keras, sublayers, variables_of
 from splitnet.tf.reading import rebuild
 from splitnet.tf.reading.flatten import MODELS, Blueprint, flow_of, run_again
 
+_SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
 
@@ -163,8 +164,6 @@ class Cloner:
             if number in self._used or not _is_leaf(original):
                 continue
             for old, new in zip(variables_of(original), variables_of(copy)):
-                if old.trainable != new.trainable:
-                    new.trainable = old.trainable
                 keras_api.rename_variable(new, old.name, old.path)
             if self._source(original).built:
                 rebuild.carry_assets(self._source(original), copy)
@@ -202,13 +201,11 @@ class Cloner:
         elif not self._copying and self._has_values(operation):
             return self._use(operation)
         elif isinstance(operation, keras.Sequential):
-            first = []
-            if operation.built and operation.inputs:
-                first = [input_like(operation.inputs[0])]
+            first = [input_like(t) for t in getattr(operation, "inputs", ())]
+            if first:
                 self.replay(keras_api.functional_inside(operation), first)
-            layers = [self.beside(layer) for layer in operation.layers]
-            copy = keras.Sequential([*first, *layers], name=operation.name)
-            copy.trainable = operation.trainable
+            layers = [*first, *map(self.beside, operation.layers)]
+            copy = keras.Sequential(layers, operation.trainable, operation.name)
         elif isinstance(operation, keras_api.Functional):
             copy, _ = self.model(operation)
         else:
@@ -219,11 +216,48 @@ class Cloner:
                     rebuild.check_alike(source, copy)
             except rebuild.NotRebuiltError as error:
                 return self._use(operation, str(error))
-            rebuild.share_parts(operation, copy, self._copies)
+            self._share_parts(operation, copy)
             if not operation.built:  # seeds
                 self._fill(operation, copy)
         self._copies[id(operation)] = operation, copy
         return None
+
+    def _share_parts(self, original: Any, copy: Any) -> None:
+        """Let a copy hold the copies of the layers and seeds that its original holds.
+
+        Else a dense layer that is called, and wrapped by `TimeDistributed` as well,
+        would become two. A configuration may have a layer itself: it is copied too.
+        """
+        known = self._copies
+        known[id(original)] = (original, copy)
+
+        def joined(one: Any, other: Any) -> Any:
+            if isinstance(one, list) and isinstance(other, list):
+                list.__init__(other, [*map(joined, one, other), *other[len(one) :]])
+            elif isinstance(one, dict) and isinstance(other, dict):
+                for key in filter(other.__contains__, one):
+                    dict.__setitem__(other, key, joined(one[key], other[key]))
+            elif isinstance(one, tuple) and isinstance(other, tuple):
+                mixed = (*map(joined, one, other), *other[len(one) :])
+                return getattr(other, "_make", tuple)(mixed)
+            elif type(one) is type(other) and isinstance(one, _SHARED):
+                return known[id(one)][1] if id(one) in known else shared(one, other)
+            elif isinstance(one, keras.initializers.Initializer):
+                return one  # each draws its seed when it is made
+            return other
+
+        def shared(one: Any, other: Any) -> Any:
+            layers = sublayers(one)
+            met = isinstance(one, MODELS) and any(id(la) in known for la in layers)
+            if met or (layers and other is self._source(one)):
+                return self.of(one)
+            for mine, its in zip(layers or [one], sublayers(other) or [other]):
+                leaf = type(mine) is type(its) and not isinstance(mine, MODELS)
+                if leaf and id(mine) not in known:
+                    self._share_parts(mine, its)
+            return other
+
+        joined(vars(original), vars(copy))
 
     def _use(self, layer: Any, why: str = "") -> None:
         """Use a layer as it is; one that a function made has no values to use."""
@@ -240,13 +274,16 @@ class Cloner:
         self._used[id(layer)] = self._device_of(layer)
         for one in source.layers if isinstance(source, MODELS) else ():
             if id(one) not in self._copies:
-                with self._on(one):
-                    self._use(one)
+                self._use(one)
 
     def _fill(self, original: Any, copy: Any) -> None:
-        """Give a copy's variables the values that its original has or would have."""
+        """Give a copy the values its original has or would have; freeze it alike."""
         for old, new in zip(variables_of(original), variables_of(copy)):
             keras_api.copy_value(new, old)
+            if old.trainable != new.trainable:
+                new.trainable = old.trainable
+        for old, new in zip(sublayers(original), sublayers(copy)):
+            keras_api.freeze_as(new, old)
         self._filled.add(id(copy))
 
     def _source(self, operation: Any) -> Any:
@@ -294,8 +331,7 @@ def functional(
     """
     made = type(model).__new__(type(model))
     keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
-    if not model.trainable:
-        made.trainable = False
+    keras_api.freeze_as(made, model)
     known = {id(old): new for old, new in zip(model.inputs, made.inputs)}
     known |= tensors or {}
 
@@ -316,8 +352,7 @@ def functional(
             if isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
                 return type(value).from_config(value.get_config())
             if isinstance(value, keras.Variable):
-                names = ("dtype", "trainable", "name")
-                how = {name: getattr(value, name) for name in names}
+                how = {n: getattr(value, n) for n in ("dtype", "trainable", "name")}
                 return keras.Variable(tf.identity(value.value), **how)
         return value
 

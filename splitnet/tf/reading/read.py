@@ -99,7 +99,7 @@ def needed_gradients(sites: Sequence[Site]) -> list[list[bool]]:
     for site in sites:
         node = site.node
         found.append([id(tensor) in reached for tensor in node.input_tensors])
-        if any(found[-1]) or getattr(node.operation, "trainable_weights", None):
+        if any(found[-1]) or any(v.trainable for v in variables_of(node.operation)):
             reached.update(map(id, node.outputs))
     return found
 
@@ -171,7 +171,7 @@ def _structure_of(
                     bytes_of(size),
                     tuple(size.shape),
                     size.dtype.name,
-                    bool(variable.trainable) and bool(operation.trainable),
+                    bool(variable.trainable),
                 )
         for position, tensor in enumerate(site.node.input_tensors):
             size, (maker, index) = size_of(tensor, batch), made_by[id(tensor)]

@@ -16,9 +16,7 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError, first_line
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import from_keras, sublayers
-from splitnet.tf.reading.flatten import MODELS
 
-_SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _LOOKUPS += (keras.layers.TextVectorization,)
 
@@ -28,30 +26,23 @@ class NotRebuiltError(Exception):
 
 
 def rebuilt(layer: Any) -> Any:
-    """A new layer of the same class, configuration and initializers, not built."""
+    """A new layer of the same class and configuration, not built."""
     _refuse_hidden_variables(layer)
     try:
         if isinstance(layer, keras.layers.Lambda):  # no configuration has its function
             own = {name: getattr(layer, name) for name in ("mask", "arguments", "name")}
             own["output_shape"] = keras_api.lambda_output_shape(layer)
             own["dtype"] = keras.layers.Layer.get_config(layer).get("dtype")
-            clone = type(layer)(layer.function, **own)
-        else:
-            classes = {type(one).__name__: type(one) for one in sublayers(layer)}
-            with keras.saving.CustomObjectScope(classes):
-                # Hints would build sublayers early, outside their owner.
-                config = without(layer.get_config(), ("build_config",))
-                clone = type(layer).from_config(config)
+            return type(layer)(layer.function, **own)
+        classes = {type(one).__name__: type(one) for one in sublayers(layer)}
+        with keras.saving.CustomObjectScope(classes):
+            # Hints would build sublayers early, outside their owner.
+            config = without(layer.get_config(), ("build_config",))
+            return type(layer).from_config(config)
     except Exception as error:  # whatever a user's get_config or __init__ raises
         if keras_api.needs_memory(error):
             raise
         raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
-    for one, other in zip(sublayers(layer), sublayers(clone)):
-        for name, value in vars(one).items() if type(one) is type(other) else ():
-            if isinstance(value, keras.initializers.Initializer):
-                vars(other)[name] = value  # each draws its seed when it is made
-    clone.trainable = layer.trainable
-    return clone
 
 
 def _refuse_hidden_variables(layer: Any) -> None:
@@ -102,34 +93,6 @@ def check_alike(layer: Any, clone: Any) -> None:
                 and found != value
             ):
                 raise NotRebuiltError(f"{name} is {value!r}, in the copy {found!r}")
-
-
-def share_parts(original: Any, copy: Any, known: dict[int, tuple[Any, Any]]) -> None:
-    """Let a copy hold the copies of the layers and seeds that its original holds.
-
-    Else a dense layer that is called, and wrapped by `TimeDistributed` as well, would
-    become two. `known` has each original that was met, with its copy, by its id.
-    """
-    known[id(original)] = (original, copy)
-
-    def joined(one: Any, other: Any) -> Any:
-        shared = isinstance(one, _SHARED) and not isinstance(one, MODELS)
-        if type(one) is not type(other) or not shared:
-            return other
-        if id(one) not in known:
-            share_parts(one, other, known)
-        return known[id(one)][1]
-
-    held = vars(copy)
-    for name, one in vars(original).items():
-        other = held.get(name)
-        if isinstance(one, list) and isinstance(other, list):
-            list.__init__(other, [*map(joined, one, other), *other[len(one) :]])
-        elif isinstance(one, dict) and isinstance(other, dict):
-            for key in {*one} & {*other}:
-                dict.__setitem__(other, key, joined(one[key], other[key]))
-        elif other is not None:
-            held[name] = joined(one, other)
 
 
 def carry_assets(layer: Any, clone: Any) -> None:

@@ -188,16 +188,32 @@ class Noise(layers.Layer):
         return cls(made, **config)
 
 
+class Held(layers.Layer):
+    """The sum of layers in a tuple; its configuration has them as they are."""
+
+    def __init__(self, inner, **options):
+        super().__init__(**options)
+        self.inner = tuple(inner)
+
+    def call(self, x):
+        return sum(one(x) for one in self.inner)
+
+    def get_config(self):
+        return super().get_config() | {"inner": self.inner}
+
+
 @model
 def shared_inside():
-    """A layer that is called and wrapped, and two layers that draw from one seed."""
-    x, rows = keras.Input((5,)), keras.Input((3, 5))
-    tied = layers.Dense(5, activation="tanh")
-    generator = keras.random.SeedGenerator(11)
-    left = Noise(generator)(tied(x))
-    right = layers.TimeDistributed(tied)(rows)
-    right = Noise(generator)(layers.GlobalAveragePooling1D()(right))
-    return keras.Model([x, rows], layers.Dense(2)(Noise(None)(left * right)))
+    """Layers and models, called and held, frozen in part; layers that share a seed."""
+    x, tied, seed = keras.Input((4,)), layers.Dense(4), keras.random.SeedGenerator(1)
+    own = [layers.Dense(4), layers.BatchNormalization(trainable=False)]
+    body = keras.Model(x, layers.Dense(4)(layers.BatchNormalization()(x)))
+    body.trainable, body.layers[-1].trainable = False, True
+    y = layers.RepeatVector(1)(Noise(seed)(tied(x)))
+    for inner in (body, tied, body):
+        y = layers.TimeDistributed(inner)(y)
+    y = Held([keras.Sequential(own), body])(layers.Flatten()(y))
+    return keras.Model(x, layers.Dense(2)(Noise(None)(Noise(seed)(y) + body(y))))
 
 
 @model
