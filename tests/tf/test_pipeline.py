@@ -131,11 +131,13 @@ class Own(keras.Model):
 
 
 def test_models_that_cannot_be_cut_are_refused(cluster):
-    """A state of a whole batch, a step of one's own, a loss that is no mean."""
+    """A state of a whole batch, a sparse input, an own step, a loss that is no mean."""
     x = keras.Input(batch_shape=(8, 5, 3))
     whole = keras.Model(x, layers.GRU(2, stateful=True, name="kept")(x))
     x = keras.Input((4,))
     models = {"'kept' keeps a state": whole}
+    few = keras.Input((4,), sparse=True, name="few")
+    models["'few' is a sparse tensor"] = keras.Model(few, layers.Dense(2)(few))
     models["has a train_step of its own"] = Own(x, layers.Dense(2)(x))
     for words, model in models.items():
         with pytest.raises(sn.DeclarationError, match=words):

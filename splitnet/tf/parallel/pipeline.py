@@ -232,6 +232,8 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
         for layer in layers
         if getattr(layer, "stateful", False)
     ]
+    ends = (*model.inputs, *model.outputs)
+    faults += [f"{end.name!r} is a sparse tensor" for end in ends if is_sparse(end)]
     if _has_own_step(model):
         faults.append(f"{type(model).__qualname__} has a train_step of its own")
     if faults:
@@ -242,8 +244,8 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
             f"{head} each micro-batch is normalised by itself and moves the averages "
             f"of {', '.join(norms[:6])}, so training is not that of the whole batch."
         )
-    ends = zip(model.output_names, model.outputs)
-    if masked := [name for name, end in ends if keras_api.mask_of(end) is not None]:
+    outputs = zip(model.output_names, model.outputs)
+    if masked := [name for name, out in outputs if keras_api.mask_of(out) is not None]:
         warn(
             f"{head} the mask of {', '.join(masked[:6])} reaches the loss, which is a "
             "mean over what each micro-batch leaves, so training is that of the whole "

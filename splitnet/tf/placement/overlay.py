@@ -83,7 +83,7 @@ def lay_over(
             call = _call_of_layer(node.operation, model.name, placed)
             vars(node.operation)["call"] = call
     add_barrier(model, placed.plan)
-    model.supports_jit = False  # XLA drops device scopes: Keras must not turn it on
+    model.supports_jit = False  # XLA drops device scopes: Keras warns, and keeps it off
 
 
 def _call(model: Any, placed: Placed) -> Callable[..., Any]:
@@ -206,13 +206,6 @@ def _step(
 
     @functools.wraps(step)
     def placed_step(*args: Any, **kwargs: Any) -> Any:
-        if getattr(model, "jit_compile", False):
-            warn(
-                f"model {model.name!r} is placed on several devices, and XLA would "
-                "compile it for one (jit_compile=True drops device scopes); it runs "
-                "without XLA."
-            )
-            model.jit_compile = False
         for value in list(vars(model).values()):  # also those of a step of its own
             if isinstance(value, keras.optimizers.Optimizer):
                 place_optimizer(value)
