@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import FunctionType
@@ -26,6 +27,7 @@ _CPU_ONLY += ("HashedCrossing", "Eig", "CTCDecode")
 _IGNORED = ("name", "seed", "build_config", "shared_object_id", "keras_tensor")
 _IGNORED += ("trainable", "dtype", "registered_name", "module", "batch_shape", "sparse")
 _OPAQUE = "a value of type "
+_READ = re.compile(r'\["([^"]+)"(, \d+, \d+\])')  # a layer, its call, its output
 
 
 def size_of(tensor: Any, batch: int) -> tf.TensorSpec:
@@ -56,11 +58,13 @@ def settings_of(operation: Any) -> str:
             config = operation.get_config()
         else:
             config = {k: v for k, v in vars(operation).items() if k[0] != "_"}
-        return json.dumps(
+        text = json.dumps(
             without(config, _IGNORED),
             sort_keys=True,
             default=lambda value: _OPAQUE + type(value).__name__,
         )
+        known: dict[str, int] = {}  # layers of a model inside, whose names are counted
+        return _READ.sub(lambda m: f"[{known.setdefault(m[1], len(known))}{m[2]}", text)
     except Exception:  # a user's get_config may raise anything, or have any keys
         return ""
 

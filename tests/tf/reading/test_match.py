@@ -29,7 +29,9 @@ def refused(source, plan):
 def masked():
     """Two unnamed inputs, hidden operations of a mask, unnamed layers and models."""
     words, numbers = keras.Input((5,), dtype="int32"), keras.Input((3,))
-    y = layers.LSTM(4)(layers.Embedding(10, 4, mask_zero=True)(words))
+    step = keras.Input((4,))
+    each = layers.TimeDistributed(keras.Model(step, layers.Dense(4)(step)))
+    y = layers.LSTM(4)(each(layers.Embedding(10, 4, mask_zero=True)(words)))
     both = layers.Concatenate()([y, layers.Dense(4)(numbers)])
     inner = keras.Sequential([keras.Input((8,)), layers.Dense(3), layers.Dense(4)])
     return keras.Model([words, numbers], layers.Dense(2)(inner(both)), name="m")
