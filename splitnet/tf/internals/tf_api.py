@@ -127,6 +127,7 @@ def watch_graphs() -> Iterator[list[Any]]:
     context = tf_context.context()
     context.ensure_initialized()
     context.enable_graph_collection()
+    context.export_run_metadata()  # what `tf.summary.trace_on` has left
     found: list[Any] = []
     try:
         yield found
