@@ -96,7 +96,7 @@ def checked(function: Function) -> Function:
             named = {**signature.parameters, **table.parameters}
             del named[one.name]  # the fields of its table stand for it
             signature = signature.replace(parameters=[*named.values()])
-    single = {n for n, one in signature.parameters.items() if one.kind not in several}
+    single = [n for n, one in signature.parameters.items() if one.kind not in several]
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -105,7 +105,8 @@ def checked(function: Function) -> Function:
         except TypeError as error:
             unknown = next((one for one in named if one not in single), "")
             near = difflib.get_close_matches(unknown, single, n=1)
-            hint = f" Did you mean {near[0]}=?" if near else ""
+            known = ", ".join(n for n in single if n not in ("cls", "self"))
+            hint = f" Did you mean {near[0]}=?" if near else f" Known: {known}."
             raise DeclarationError(f"{name}: {error}.{hint}") from None
         values = {n: one for n, one in given.items() if n in single}
         _raise(name, _faults(values, function), DeclarationError)

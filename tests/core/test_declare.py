@@ -69,7 +69,7 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (as_plan, "\ud800".encode("utf-16", "surrogatepass"), "it is not UTF-8"),
         (Cluster.load, "[[device]\n", "cannot load the cluster file .* is not TOML"),
         (Cluster.load, "device = 3", "device= must be Sequence. Received: 3"),
-        (Cluster.load, f"{GPU}wat = 1", r"device\[0\]: .* 'wat'"),
+        (Cluster.load, f"{GPU}wat = 1", r"\[0\]: .* 'wat'. Known: name, mem"),
         (Cluster.load, f"speed = 1\n{GPU}", "unexpected keyword argument 'speed'"),
         (Cluster.load, f'{GPU}memory = "-1 GiB"', "memory of gpu:0"),
         (Cluster.load, f"{GPU}speed = 0", "more than zero"),
