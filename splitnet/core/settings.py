@@ -119,7 +119,7 @@ def resolve(
 def _parsed(name: str, value: object, source: str) -> Any:
     """A value, or its text in an environment variable, as the type of its option."""
     kind, _ = OPTIONS[name]
-    allowed, meant = rule_of(kind)[0], value
+    allowed, meant = "true or false" if kind is bool else rule_of(kind)[0], value
     if name == "memory_limit":
         allowed = "1 MiB or more, such as '4 GiB' or a number of bytes"
         meant = parse_bytes(value, f"{name} ({source})")

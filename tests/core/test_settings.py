@@ -63,7 +63,7 @@ def test_options_take_the_usual_spellings(settled, name, given, value):
         ("memory_limit must be 1 MiB or more", "memory_limit", ["12 B"]),
         ("memory_limit .* must be zero or more", "memory_limit", ["4 parsecs"]),
         ("cpu_threads must be int >= 1", "cpu_threads", (0, "two", 1.5, True)),
-        ("memory_growth must be bool", "memory_growth", ["maybe"]),
+        ("memory_growth must be true or false", "memory_growth", ["maybe"]),
         ("Did you mean 'memory_growth'", "memory_grwoth", [True]),
         ("logical_gpus=2 .* needs the memory of each", "logical_gpus", [2]),
     ],
