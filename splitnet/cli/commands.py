@@ -117,7 +117,7 @@ def score(
 
     given = load_file(placement, "placement", lambda values: values)
     if isinstance(given, dict) and "device_of" in given:  # of a plan, or `plan --json`
-        given = given["device_of"]
+        given = sn.load_plan(placement) if "graph" in given else given["device_of"]
     elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):
         given = device_of_split(given)
     source, cluster, _, search = cli.opened(target, options)

@@ -150,10 +150,11 @@ def health(
     """Check every worker of a cluster; exit code 1 if one is not healthy."""
     from splitnet.tf.workers.connect import probe, workers_of
 
-    found = probe(workers_of(Cluster.load(cluster)))
+    if not (found := probe(workers_of(Cluster.load(cluster)))):
+        raise ConfigError(f"{cluster!r} has no worker with an address in [hosts].")
     cells = ((one.host.name, one.host.address, one.state) for one in found)
     answer(None, [dict(zip(("worker", "address", "state"), row)) for row in cells])
-    return 0 if found and all(one.state == "healthy" for one in found) else 1
+    return 0 if all(one.state == "healthy" for one in found) else 1
 
 
 def launch(

@@ -215,8 +215,7 @@ def _header_rows(
     words = f"{moved} between devices in {counted(count, 'transfer')}"
     totals = [f"batch {plan.batch}", " ".join(facts.objective_text(plan))]
     totals.append(words if count else "no transfers")
-    if plan.fallbacks:
-        totals.append(counted(len(plan.fallbacks), "fallback"))
+    totals += [counted(len(plan.fallbacks), "fallback")] * bool(plan.fallbacks)
     fits, verdict = not plan.verdict.overfull, plan.verdict.headline
     yield Line(shortened(plan.graph.name, int(width / 9)), 15, bold=True)
     yield Line(" · ".join(totals), 11)

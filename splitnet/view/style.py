@@ -99,9 +99,8 @@ def html_label(lines: Iterable[Line], *, width: float = 0.0, back: str = "") -> 
         shown = f"<B>{shown}</B>" if bold else shown
         shown = f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{shown}</FONT>'
         cells.append(f'<TR><TD ALIGN="{align}">{shown}</TD></TR>')
-    padding = 2 if back else 0  # labels of lines keep clear of each other
-    look = f'BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="{padding}"'
-    look += f' BGCOLOR="{back}"' if back else ""
+    look = f'BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="{2 * bool(back)}"'
+    look += f' BGCOLOR="{back}"' if back else ""  # of a line's label, clear of others
     look += f' WIDTH="{width:.0f}"' if width else ""
     return f"<<TABLE {look}>{''.join(cells)}</TABLE>>" if cells else ""
 

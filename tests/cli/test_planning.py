@@ -54,6 +54,8 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
 
     assert plan.execution.microbatches > 1
     assert cli(f"simulate {saved} --json").answer["seconds"] == plan.seconds
+    cli(f"plan {source} --cluster 2*gpu -o {saved} --strategy auto --towers 2")
+    assert "/1  " in cli(f"score {source} {saved} --cluster 2*gpu").out
 
 
 def on_a_terminal(*arguments):

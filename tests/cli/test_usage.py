@@ -84,10 +84,8 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("draw {workload}", "it is not a plan of version 1"),
         ("score {plan} {other} --cluster cpu", "names cannot be placed"),
         ("audit {plan}", "has none"),
-        (
-            "run --gpu none.py",
-            "no script '--gpu'. The usage is: splitnet run [OPTIONS]",
-        ),
+        ("run --gpu none.py", "no script '--gpu'. The usage is: splitnet run [OPT"),
+        ("cluster health {cluster}", "no worker with an address in [hosts]"),
         ("audit none.py:x --plan {plan}", "there is no file 'none.py'"),
         ("plan none.py:x -o no/plan.json", "cannot write the plan 'no/plan.json'"),
         ("measure none.py:x -o no/costs.json", "there is no folder"),
