@@ -183,9 +183,9 @@ class Cloner:
     def move_used(self) -> None:
         """Move the variables of layers that are used as they are to their devices."""
         functions = (tf.types.experimental.PolymorphicFunction,)
-        moved: set[int] = set()  # a variable of several goes to that of the first
-        for number, device in self._used.items():
-            layer = self._copies[number][1]
+        moved: set[int] = set()  # a variable of several goes to that of the innermost
+        used = [(self._copies[number][1], on) for number, on in self._used.items()]
+        for layer, device in sorted(used, key=lambda one: len(sublayers(one[0]))):
             for variable in [*variables_of(layer), *layer.metrics_variables]:
                 if device and id(variable) not in moved:
                     keras_api.move_value(variable, device)
