@@ -14,13 +14,6 @@ from tests.tf.zoo import MODELS
 from tests.tf.zoo.ways import FOUR, TWO, towered
 
 
-@pytest.fixture
-def double_precision():
-    """Layers in float64, where the order of a sum does not show."""
-    with in_policy("float64"):
-        yield
-
-
 def test_moments_of_batch_norm_are_those_of_the_whole_batch(cluster):
     """Moving means; empty towers do not count. Wide ones return to their home."""
     net = towered([layers.BatchNormalization(), layers.Dense(8)], (30,))
@@ -117,9 +110,8 @@ def test_data_parallel_joins_outputs_where_data_come_in():
     assert [plan[f"{plan.graph.name}/{i}"].device for i in range(2)] == list(names)
 
 
-def test_data_parallel_takes_the_plain_model_of_a_placed_one(
-    cluster, double_precision, tmp_path
-):
+@in_policy("float64")
+def test_data_parallel_takes_the_plain_model_of_a_placed_one(cluster, tmp_path):
     """Slices are whole layers again, and neither pins nor micro-batches go over."""
     net = sn.Net("cut")
     x = net.input("x", (6,))
@@ -167,9 +159,8 @@ def stages():
     [(siamese, None, 2), (stages, {"sequential*": "gpu:0", "*": "gpu:1"}, 1)],
     ids=["branches in two pieces", "stages"],
 )
-def test_towers_of_a_placed_model_keep_its_placement(
-    make, pins, microbatches, cluster, double_precision
-):
+@in_policy("float64")  # where the order of a sum does not show
+def test_towers_of_a_placed_model_keep_its_placement(make, pins, microbatches, cluster):
     """Each tower is over two devices, and exact where some have no sample."""
     way = {"microbatches": microbatches}
     placed = emitted(make(), cluster, way, batch=8, pins=pins)

@@ -84,9 +84,10 @@ def from_keras(what: Any) -> bool:
 
 
 def sublayers(operation: Any) -> list[Any]:
-    """A layer and all layers inside it; nothing for a raw operation."""
-    is_layer = isinstance(operation, keras.layers.Layer)
-    return list(operation._flatten_layers()) if is_layer else []
+    """A layer and all inside it but inputs, which stand elsewhere in a copy's list."""
+    layer, inputs = isinstance(operation, keras.layers.Layer), keras.layers.InputLayer
+    found = operation._flatten_layers() if layer else ()
+    return [x for x in found if x is operation or not isinstance(x, inputs)]
 
 
 def variables_of(operation: Any) -> list[Any]:
@@ -158,13 +159,14 @@ def has_value(variable: Any) -> bool:
     return variable._value is not None
 
 
-def move_value(variable: Any, device: str) -> None:
-    """Give a variable that nothing has traced yet its memory on a device."""
+def move_value(variable: Any, device: str) -> bool:
+    """Give a variable, without traces, its memory on a device; if it was elsewhere."""
     value = variable._value
     how = {"trainable": value.trainable, "name": variable.name, "dtype": value.dtype}
     with tf.init_scope(), tf.device(device):
-        if value.device != tf.constant(0).device:
+        if moves := bool(value.device != tf.constant(0).device):
             variable._value = tf.Variable(value, **how)
+    return moves
 
 
 def rename_variable(variable: Any, name: str, path: str) -> None:

@@ -15,6 +15,7 @@ from splitnet.tf.reading import rebuild
 from splitnet.tf.reading.flatten import MODELS, Blueprint, flow_of, run_again
 
 _SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
+_FUNCTIONS = (tf.types.experimental.PolymorphicFunction,)
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
 
@@ -39,7 +40,7 @@ def clone(
             held |= more
         cloner.finish()
     if move:
-        cloner.move_used()
+        cloner.move_home()
     if told := [f"{name}: {why}" for name, why in cloner.reused.items()]:
         head = "some layers cannot be rebuilt from their configuration, so the source's"
         warn(listed(f"{head} are used{', and moved' if move else ''}.", told))
@@ -70,7 +71,7 @@ class Cloner:
         self._device_of, self._copying = device_of, copy
         self._originals, self._held = originals, held
         self._copies: dict[int, tuple[Any, Any]] = {}  # original and copy
-        self._used: dict[int, str | None] = {}  # devices of layers used as they are
+        self._used: list[int] = []  # layers used as they are
         self._filled: set[int] = set()  # copies
         for layer, _ in held.values():
             self._use(layer)
@@ -180,19 +181,17 @@ class Cloner:
                 inside[number] = original, f"it is inside of {name!r}, which is used"
         return used | inside if inside else {}
 
-    def move_used(self) -> None:
-        """Move the variables of layers that are used as they are to their devices."""
-        functions = (tf.types.experimental.PolymorphicFunction,)
-        moved: set[int] = set()  # a variable of several goes to that of the innermost
-        used = [(self._copies[number][1], on) for number, on in self._used.items()]
-        for layer, device in sorted(used, key=lambda one: len(sublayers(one[0]))):
-            for variable in [*variables_of(layer), *layer.metrics_variables]:
-                if device and id(variable) not in moved:
-                    keras_api.move_value(variable, device)
-                    moved.add(id(variable))
-            for inner in sublayers(layer):  # traced with variables at their old place
-                held = rebuild.reached([*vars(inner).values()], functions)
-                tf_api.forget_traces(inner, held)
+    def move_home(self) -> None:
+        """Move variables, as of layers that others hold, to the innermost's device."""
+        pairs = list(reversed(self._copies.values()))
+        homes = dict[int, tuple[Any, str | None]]()
+        for one, layer in sorted(pairs, key=lambda pair: -len(sublayers(pair[1]))):
+            own = (*variables_of(layer), *getattr(layer, "metrics_variables", ()))
+            homes |= {id(v): (v, self._device_of(one)) for v in own}
+        moved = [keras_api.move_value(v, on) for v, on in homes.values() if on]
+        for layer in [x for _, one in pairs if any(moved) for x in sublayers(one)]:
+            held = rebuild.reached([*vars(layer).values()], _FUNCTIONS)
+            tf_api.forget_traces(layer, held)  # with variables at their old place
 
     def _copy(self, operation: Any) -> None:
         """Make the copy of an operation, or use it as it is."""
@@ -271,7 +270,7 @@ class Cloner:
         if why:
             self.reused[source.name] = why
         self._copies[id(layer)] = layer, source
-        self._used[id(layer)] = self._device_of(layer)
+        self._used.append(id(layer))
         for one in source.layers if isinstance(source, MODELS) else ():
             if id(one) not in self._copies:
                 self._use(one)

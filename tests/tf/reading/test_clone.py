@@ -98,22 +98,28 @@ def test_no_value_is_drawn_that_the_source_has():
     assert {v.value.device[-5:] for v in made.variables} == {"CPU:1"}
 
 
-def test_clones_of_a_net_are_alike_and_have_the_layers_values():
-    """Built layers give their values; others those of their initializers."""
+def test_clones_of_a_net_are_alike_and_have_the_layers_values(cluster):
+    """Built layers give their values; others, some held and called, those of theirs."""
     built, inner, own = layers.Dense(3), layers.Dense(5), layers.Dense(2)
     built.build((None, 4))
     inner.build((None, 3))
     net = sn.Net("n")
-    x = net.input("x", (4,))
-    body = [built, keras.Sequential([inner]), layers.Dropout(0.5), own]
-    net.output(net.branch("b", x, body))
+    x, step = net.input("x", (4,)), keras.Input((4,))
+    twice = keras.Model(step, layers.Dense(4)(layers.Dense(7)(step)))
+    a = net.branch("a", x, twice, on="gpu:0")
+    steps = [layers.RepeatVector(1), layers.TimeDistributed(twice), layers.Flatten()]
+    body = [*steps, built, keras.Sequential([inner], name="s"), own]
+    b = net.branch("b", x, body, on="gpu:1")
+    net.output(net.merge("m", [a, b], layers.Concatenate()))
     one, two = cloned(net).model, cloned(net).model
 
-    np.testing.assert_array_equal(one.layers[1].kernel, built.kernel)
-    np.testing.assert_array_equal(one.layers[2].layers[0].kernel, inner.kernel)
+    np.testing.assert_array_equal(one.get_layer(built.name).kernel, built.kernel)
+    np.testing.assert_array_equal(one.get_layer("s").layers[0].kernel, inner.kernel)
     assert not own.built
     for mine, its in zip(one.get_weights(), two.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, its)
+    at_home = sn.place(net, cluster, batch=4).get_layer(twice.name).variables
+    assert {v.value.device[-5:] for v in at_home} == {"CPU:1"}
 
 
 class FromValue(layers.Layer):
