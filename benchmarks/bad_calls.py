@@ -286,7 +286,7 @@ def saved(folder):
     )
     from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
     from splitnet.core.serialization import encode
-    from splitnet.planner.planner import find_plan
+    from splitnet.planner.planner import plan_graph
 
     box = Cluster.of("2*gpu", "cpu")
     names, ends = ("x", "left", "right", "join"), ("xl", "xr", "lj", "rj")
@@ -316,7 +316,7 @@ def saved(folder):
     }
     files = ("graph", "plan", "workload", "broken", "placement", "costs")
     paths |= {name: str(folder / f"{name}.json") for name in files}
-    find_plan(graph, box, time_limit=0.1).save(paths["plan"])
+    plan_graph(graph, box, time_limit=0.1).save(paths["plan"])
     table = Costs(
         (CallSeconds("left", "gpu", 0.5, 1.0),),
         (UpdateSeconds("gpu", 1e9),),

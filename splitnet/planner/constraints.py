@@ -165,9 +165,8 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
         table = dict(pins.device_of)
         if not graph.part.keys() - inputs <= table.keys():
             if pins.graph.towers:
-                hint = "Emit or score it, or plan with strategy='auto', towers=N."
-                fault = "a pin has one device, and parts of this plan are towers."
-                raise DeclarationError(f"pins=: {fault} {hint}")
+                why = "parts of this plan are towers. Emit or score it, or use towers=N"
+                raise DeclarationError(f"pins=: a pin has one device, and {why}.")
             table = {call.name: table[call.part] for call in pins.graph.calls}
     elif callable(pins):
         asked = ((p.name, pins(p)) for p in graph.parts if p.name not in inputs)

@@ -44,16 +44,9 @@ def plan_graph(
     graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **changes: Any
 ) -> Plan:
     """As `splitnet.plan`, of a graph; with `regroup`, of one with a part per call."""
-    return with_verdict(find_plan(graph, cluster, options, **changes))
-
-
-def find_plan(
-    graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **changes: Any
-) -> Plan:
-    """As `plan_graph`, without a verdict; `changes` beat `options`."""
     options = replace(options or PlanOptions(), **changes)
     try:
-        return plan_of(search(graph, cluster, options), options)
+        return with_verdict(plan_of(search(graph, cluster, options), options))
     except NothingFitsError as fault:
         raise fault.explained() from None
 
@@ -119,33 +112,42 @@ def _solved(
 
     First each transfer is free, then it has a price, so that those of the best
     assignment together cost the cut penalty: what is best with these prices is worse by
-    no more than that. `effort` is a share of the steps.
+    no more than that. Of what needs no more memory than the least, the fastest is
+    searched instead. `effort` is a share of the steps.
     """
     steps = options.effort or STEPS_PER_SECOND * min(options.time_limit, 1e9)
+    goal, penalty = options.objective, options.cut_penalty
 
-    def solved(penalty: float, share: float, known: Sequence[Ints] = ()) -> Solution:
+    def solved(objective: str, share: float, *known: Ints, **changes: Any) -> Solution:
         return solve(
-            replace(problem, cut_penalty=penalty),
-            objective=options.objective,
+            replace(problem, **changes),
+            objective=objective,
             contiguity=options.contiguity,
             time_limit=share * seconds,
             effort=math.ceil(share * effort * steps),
             seed=options.seed,
             starts=known,
-            on_progress=options.on_progress,
-            prove=not penalty,
-            enough=0.0 if penalty else options.cut_penalty,
+            on_progress=options.on_progress if objective == goal else None,
+            prove=not known,
+            enough=0.0 if known else penalty,
         )
 
-    penalty = options.cut_penalty
-    best = solved(0.0, _FREE_SHARE if penalty else 1.0)
+    share = (1 - _FREE_SHARE) / (1 + (goal == "memory"))
+    best = solved(goal, _FREE_SHARE if penalty else 1.0)
     cuts = cut_size(problem.graph, best.assignment)
     if not best.feasible or not penalty or not cuts:
         return best
-    found = [best, solved(penalty / cuts, 1 - _FREE_SHARE, [best.assignment])]
+    found = [best, solved(goal, share, best.assignment, cut_penalty=penalty / cuts)]
     for place in single_devices(problem):
-        value = value_of(problem, options.objective, place, options.contiguity)
+        value = value_of(problem, goal, place, options.contiguity)
         found.append(replace(best, assignment=place, value=value))
+    if goal == "memory":
+        least = min(found, key=lambda one: one.value)
+        room = problem.graph.capacity_bytes.clip(max=least.value)
+        tight = problem.graph._replace(capacity_bytes=room)
+        fast = solved("latency", share, least.assignment, graph=tight)
+        place = (fast if fast.feasible else least).assignment
+        return replace(best, assignment=place, value=value_of(problem, "memory", place))
     good = [one for one in found if one.value <= best.value * (1 + penalty)]
     calm = min(good, key=lambda o: (cut_size(problem.graph, o.assignment), o.value))
     return replace(calm, bound=best.bound)

@@ -10,7 +10,7 @@ import splitnet as sn
 from splitnet.core.plan import PlanOptions
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import executed
-from splitnet.planner.planner import find_plan
+from splitnet.planner.planner import plan_graph
 from splitnet.simulator.units import scaled_graph
 from splitnet.view.diagram import diagram_of
 from tests.planner.quick import has_room
@@ -253,7 +253,7 @@ def test_auto_is_as_good_as_trying_everything(seed):
 def test_auto_tries_the_least_maximum_load():
     """A pipeline of the cuts whose busiest device has least to do, on three GPUs."""
     graph, box = random_dag(0, 6), sn.Cluster.of("3*gpu", "cpu")
-    even = find_plan(graph, box, PlanOptions(objective="throughput", effort=3000))
+    even = plan_graph(graph, box, PlanOptions(objective="throughput", effort=3000))
     piped = executed(sn.score(graph, box, dict(even.device_of)), Execution(16))
 
     assert auto(graph, box).seconds <= 1.02 * piped.seconds

@@ -74,6 +74,8 @@ def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
     assert plan.value == pytest.approx(again.value)
     if objective == "memory":
         assert plan.value == max(m.total for m in plan.memory.values())
+        fastest = find_plan(wide(6), BOX, objective=objective)
+        assert fastest.seconds < score(wide(6), BOX, {"*": "gpu:0"}).seconds
     assert 0 < max(again.bound, plan.bound) <= again.value * (1 + 1e-12)
 
 

@@ -97,8 +97,7 @@ def _remedies(
     """A strategy that fits, and what it costs against the fastest that does not."""
     made = choices(graph, cluster, options, limits, searched=False)
     found = [one for choice in made for one in choice.found]
-    one = choose(found)
-    if one is None:
+    if (one := choose(found)) is None:
         return []
     at_once = min(c.seconds for c in found if c.execution == Execution())
     said = [one.words] if one.words else []
