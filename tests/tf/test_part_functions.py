@@ -256,7 +256,7 @@ def test_uneven_batches_are_traced_less_often_than_by_keras(cluster):
 
 
 def test_frozen_weights_cost_no_gradient(cluster):
-    """In Keras' training step; a step of one's own may ask for it."""
+    """In Keras' training step, none in a frozen model; a step of one's own may ask."""
     frozen = layers.Dense(4, trainable=False, name="frozen")
     models = pair(chain(frozen), cluster, frozen="gpu:0", head="gpu:0")
     train(models)
@@ -270,6 +270,8 @@ def test_frozen_weights_cost_no_gradient(cluster):
     ]
     assert np.any(asked[0])
     assert_near(*asked)
+    models[1].trainable, models[1].layers[-1].trainable = False, True
+    assert not any(weight.trainable for weight in sn.read(models[1]).weights)
 
 
 def test_gradients_of_gradients_are_as_in_plain_keras(cluster):

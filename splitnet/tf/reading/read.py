@@ -171,7 +171,7 @@ def _structure_of(
                     bytes_of(size),
                     tuple(size.shape),
                     size.dtype.name,
-                    bool(variable.trainable),
+                    bool(variable.trainable and blueprint.model.trainable),
                 )
         for position, tensor in enumerate(site.node.input_tensors):
             size, (maker, index) = size_of(tensor, batch), made_by[id(tensor)]
