@@ -27,7 +27,8 @@ class Tracker(keras.Model):
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
-            loss = self.factor * keras.ops.mean((self(x, training=True) - y) ** 2)
+            made = self(x, training=True) + self(-x, training=True)
+            loss = self.factor * keras.ops.mean((made - y) ** 2)
         gradients = tape.gradient(loss, self.trainable_weights)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_weights))
         self.tracker.update_state(loss)
@@ -99,8 +100,7 @@ def late():
 
 def inside():
     x = keras.Input((6,))
-    body = Backbone(4, name="body")
-    body.trainable = False
+    body = Backbone(4, name="body", trainable=False)
     return keras.Model(x, layers.Dense(2, name="c")(body(x)))
 
 
@@ -108,11 +108,10 @@ def inside():
 def test_models_of_a_class_train_as_plain(make, cluster):
     """Same logs, weights and predictions; the class and what hangs on it are kept."""
     keras.utils.set_random_seed(0)
-    model = make()
+    found, model = [], make()
     placed = emitted(model, cluster, batch=4, pins={"a": "gpu:0", "b": "gpu:1"})
     x = np.random.default_rng(0).normal(size=(4, 6)).astype("float32")
     y = np.zeros((4, model.output.shape[-1]), "float32")
-    found = []
     assert [w.path for w in placed.weights] == [w.path for w in model.weights]
     for one in (placed, model):
         one.compile(keras.optimizers.Adam(0.01), "mse", run_eagerly=one is model)
@@ -125,8 +124,9 @@ def test_models_of_a_class_train_as_plain(make, cluster):
     sn.audit(placed, None, (x, y)).check()
     hung = {n for n in vars(model) if not n.startswith("_")} - {"history"}
     assert hung <= {*vars(placed)} | {"stop_predicting", "stop_evaluating"}
-    again = sn.place(placed, cluster, batch=4, time_limit=0.1)
-    assert_near(again(x), sn.unplace(placed)(x))
+    again, plain = sn.place(placed, cluster, batch=4), sn.unplace(placed)
+    assert_near(again(x), plain(x))
+    sn.audit(sn.data_parallel(plain, cluster, batch=4), None, (x, y)).check()
 
 
 def test_what_hangs_on_a_model_is_its_own(cluster):

@@ -216,7 +216,7 @@ def call_of(function: str, names: Iterable[str]) -> tuple[str | None, str, str]:
 
 
 def seen_ops(step: ExecutedStep) -> Iterator[SeenOp]:
-    """The working ops of parts and of the optimizer, with their devices."""
+    """The working ops of parts and the optimizer, named alike in each model call."""
     names = step.names
     for node in step.nodes:
         if node.key is not None:
@@ -225,7 +225,7 @@ def seen_ops(step: ExecutedStep) -> Iterator[SeenOp]:
             name, device = node.plain, names.device(node.device)
             if part := names.part_of.get(key_in(name)):
                 phase = "backward" if "gradient_tape/" in name else "forward"
-                yield SeenOp(name, node.op, part, phase, device)
+                yield SeenOp(name[name.index("sn_") :], node.op, part, phase, device)
             elif (updated := names.update(name)) is not None:
                 yield SeenOp(name, node.op, updated[0], "update", device, updated[1])
 
