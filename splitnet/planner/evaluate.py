@@ -346,6 +346,8 @@ def reasons_of(found: Found) -> dict[str, str]:
         if tried and reason == "cost":
             here = device_of[group.parts[0]]
             taken = {here, *(device_of[groups[j].parts[0]] for j in group.apart)}
+            unused = [d for d in group.allowed if d not in device_of.values()]
+            taken |= {*unused} - {*evaluator.unlike(unused)}  # equals of one of them
             others = [
                 evaluator.evaluate({**device_of, **dict.fromkeys(group.parts, device)})
                 for device in group.allowed
@@ -358,7 +360,6 @@ def reasons_of(found: Found) -> dict[str, str]:
                 reason = "memory"
         for part in group.parts:
             one = Request(graph, cluster, graph.part[part])
-            near = not set(one.allowed()) <= set(group.allowed)
-            why, _ = one.reason(device_of[part])
-            reasons[part] = why or ("near" if near else reason)
+            usual = reason if set(one.allowed()) <= set(group.allowed) else "near"
+            reasons[part] = one.reason(device_of[part])[0] or usual
     return reasons

@@ -240,9 +240,9 @@ def equivalent_devices(problem: Problem) -> list[int]:
     def alike(a: int, b: int) -> bool:
         if keys[a] != keys[b] or step.task_seconds[a] is not step.task_seconds[b]:
             return False
-        order = [*range(count)]
-        order[a], order[b] = b, a
-        return np.array_equal(links, links[:, order][:, :, order])
+        order = [a + b - d if d in (a, b) else d for d in range(count)]
+        away = np.array_equal(links[:, a], links[:, b][:, order])
+        return away and np.array_equal(links[:, :, a], links[:, order, b])
 
     found, first = list[int](), list[int]()  # the first device of each number
     for d in range(count):

@@ -130,10 +130,9 @@ def sensitivity(
             found = fault.args[0]
         there, here = (judge.evaluate(one.device_of) for one in (found, plan))
         loss = 1 - there.value / here.value if there.fits and here.value > 0 else 0.0
-        elsewhere = _elsewhere(plan, found.device_of, evaluator) if loss > 1e-3 else []
-        if elsewhere:
+        if loss > 1e-3 and (parts := _elsewhere(plan, found.device_of, evaluator)):
             changed, regret = changed + 1, max(regret, loss)
-            moved_in.update(elsewhere)
+            moved_in.update(parts)
     return Sensitivity(draws, perturbation, changed / draws, regret, dict(moved_in))
 
 

@@ -17,7 +17,6 @@ from tests.planner.quick import find_plan, has_room, plan_graph
 from tests.zoo import MIB, chain, random_dag, wide
 
 BOX = Cluster.of("2*gpu", "cpu")
-CPU = Cluster.of("cpu")
 
 
 @settings(max_examples=6, deadline=None, derandomize=True)
@@ -58,11 +57,8 @@ def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
 
     The value of a plan is the value of its placement when a person gives it.
     """
-    bound = {
-        "b1": {"apart": ("b0",)},
-        "b2": {"near": ("b0",)},
-        "b3": {"apart": ("b0", "b1")},
-    }
+    bound = {"b1": {"apart": ("b0",)}, "b2": {"near": ("b0",)}}
+    bound["b3"] = {"apart": ("b0", "b1")}
     parts = tuple(replace(p, **bound.get(p.name, {})) for p in wide(4).parts)
     graph = replace(wide(4), parts=parts)
     plan = find_plan(graph, BOX, objective=objective)
@@ -103,11 +99,17 @@ def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(regroup, h
 
 def test_plan_without_a_choice_is_complete():
     """On a machine of one device; a part that holds no call is placed, too."""
-    graph = chain(1)
-    plan = find_plan(replace(graph, parts=(*graph.parts, Part("empty"))), CPU)
+    parts = (*chain(1).parts, Part("empty"))
+    plan = find_plan(replace(chain(1), parts=parts), Cluster.of("cpu"))
 
     assert plan["c0"].reason == "only choice"
     assert dict(plan.device_of) == dict.fromkeys(("x", "c0", "empty"), "cpu:0")
+
+
+def test_plan_for_hundreds_of_devices_is_searched_in_time():
+    boxes = (Cluster.of(f"{count}*gpu", "cpu") for count in (8, 256))
+    few, many = (find_plan(wide(6), box, time_limit=1.0).value for box in boxes)
+    assert many == few
 
 
 def test_score_judges_a_persons_plan():
@@ -128,9 +130,7 @@ def test_calls_are_judged_by_the_functions_that_run(share):
     graph = random_dag(5, 25)
     alone = score(graph, BOX, {"*": "gpu:0"}).memory["gpu:0"].total
     box = Cluster.of("2*gpu", "cpu", memory=int(share * alone), link="12 GB/s")
-
     plan = plan_graph(graph, box, regroup=True, seed=1)
-
     where = {one.name: plan.device_of[one.part] for one in plan.graph.calls}
     as_run = score(graph, box, where, regroup=True)
     assert as_run.seconds == pytest.approx(plan.seconds)
