@@ -212,6 +212,9 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
     keeps = np.bincount(item, tasks.saves * ~away, len(items)) + items.saved > 0
     whole = items.bytes * keeps * (items.view_of < 0) * ~kept
     inside = np.bincount(source, whole, count)
+    gradients, of = items.bytes * items.returned * ~kept, tasks.reads
+    around = np.bincount(items.source, gradients, len(units))
+    around += np.bincount(of.unit, gradients[of.edge], len(units))
     view = items.view_of[:edges][kept[:edges]]
     reader_start, readers = rows(number[item[away]], reader[away], left)
     saves = np.bincount(
@@ -247,8 +250,10 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
             weights=sums(units.weights),
             saved=sums(units.saved) + inside,
             ahead=most(units.ahead),
-            back=most(units.back),
+            back=most(units.back + around),
             early=sums(units.early),
+            learned=sums(units.learned),
+            update=most(units.update),
         ),
         records(
             *(ITEM, left + 1),

@@ -30,6 +30,7 @@ def set_up(tasks: Tasks, count: int) -> None:
     for number in range(3 * count):
         task = run[number]
         task.seconds = task.ready = task.saved = task.need = 0.0
+        task.most = task.late = 0.0
         task.tail = -1.0
         task.cause = task.first_out = -1
         task.pending = functions[number // 3].backward = 0
@@ -42,9 +43,11 @@ def set_up(tasks: Tasks, count: int) -> None:
         back.seconds += seconds[2 * total - 1 - u]
         ahead.saved += unit.saved
         ahead.need = max(ahead.need, unit.ahead)
-        back.need = max(back.need, unit.back)
         back.saved += unit.early
+        unit.returned = 0.0
         update.seconds += seconds[2 * total + u]
+        update.saved += unit.learned
+        update.need = max(update.need, unit.update)
         ahead.tail = unit.forward_tail  # of the last unit
         if back.tail < 0.0:
             back.tail = unit.backward_tail  # of the first
@@ -85,9 +88,10 @@ def set_up(tasks: Tasks, count: int) -> None:
             if item.copied_as != i:
                 item.next_view = root.next_view
                 root.next_view = i
+    add_gradients(tasks, last)
     for f in range(count):
         back = run[last - f]
-        back.need += back.saved  # until here what it makes first of all
+        back.need += back.most
         back.saved = run[f].saved
     for edge in range(edges):
         if items[edge].leaves:
@@ -100,12 +104,39 @@ def set_up(tasks: Tasks, count: int) -> None:
             sums = tasks.sums[to, run[g].where]
             if sums.seen != tasks.counted.stamp:
                 sums.seen, sums.missing, sums.wholes = tasks.counted.stamp, 0, 0
-                sums.row_bytes = sums.ended = 0.0
+                sums.row_bytes = sums.ended = sums.held = 0.0
             run[summing(f, to < edges, count)].pending += sums.missing == 0
             sums.missing += 1
             sums.wholes += given.row_bytes == 0.0
             sums.row_bytes += given.row_bytes
             append(run[last - g], tasks.contributions, e)
+
+
+@compiled
+def add_gradients(tasks: Tasks, last: int) -> None:
+    """Find what backward tasks need at most: what is made first, and gradients inside.
+
+    Units are passed from the last one on. A gradient is there from the last reader to
+    its unit, or one unit longer if weights' gradients are made of it beside that.
+    """
+    units, items, stamp = tasks.units, tasks.items, tasks.counted.stamp + 1
+    tasks.counted.stamp = stamp
+    for u in range(len(units) - 2, -1, -1):
+        unit = units[u]
+        back = tasks.tasks[last - unit.function]
+        back.saved -= unit.early  # until here what is there while the unit runs
+        for e in range(unit.reads, units[u + 1].reads):
+            item = items[tasks.reads[e].edge]
+            source = units[item.source]
+            inside = item.returned and source.function == unit.function
+            if inside and item.seen != stamp:
+                item.seen = stamp
+                source.returned += item.bytes
+                back.saved += item.bytes
+        back.most = max(back.most, back.saved + unit.back)
+        back.saved -= back.late
+        back.late = unit.returned * unit.has_update
+        back.saved -= unit.returned - back.late
 
 
 @compiled
@@ -174,7 +205,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     counted.sent = queue[0].key = 0
     for number in range(len(devices)):
         device = devices[number]
-        device.left = device.free = device.held = 0.0
+        device.left = device.free = device.held = device.until = 0.0
         device.sent = device.latest = -1
         for other in range(len(devices)):
             tasks.links[number, other].free = 0.0
@@ -222,6 +253,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 f = units[items[view].source].function
                 number = summing(f, view < edges, count)
                 if view < edges:
+                    devices[copy.source].held -= items[view].bytes
                     devices[copy.target].held += copy.bytes
                     run[number].saved += copy.bytes
                 arrive(run, queue, number, time, by)
@@ -242,9 +274,16 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         device = devices[task.where]
         if key < count:
             device.held += task.saved
-        device.peak = max(device.peak, device.held + task.need)
-        if count <= key < 2 * count:
+        need, back = task.need, count <= key < 2 * count
+        if back and time < device.until:
+            need += device.beside  # of the backward task that still runs
+        device.peak = max(device.peak, device.held + need)
+        if key >= count:
             device.held -= task.saved
+        if back:
+            device.until = max(time, device.free) + task.seconds
+            device.beside = task.most + task.saved
+            device.held += run[4 * count - 1 - key].saved  # weights' gradients
         if task.seconds > 0:
             if time < device.free:
                 time, task.cause = device.free, device.latest
@@ -273,11 +312,16 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 sums = tasks.sums[item, task.where]
                 sums.missing -= 1
                 sums.ended = max(sums.ended, time)
+                size = items[item].bytes * (item < edges)
                 if sums.missing:
+                    device.held += size
+                    sums.held += size
                     continue
+                device.held += size - sums.held
                 f = units[items[item].source].function
                 number = summing(f, item < edges, count)
                 if run[number].where == task.where:
+                    run[number].saved += size
                     arrive(run, queue, number, sums.ended, key)
                     continue
                 # Rows of a table are sent side by side, a whole gradient once.

@@ -31,7 +31,7 @@ UNIT = fields(
     "group key calls has_backward has_update reads "  # a list of edges
     "where function spot before after leader",  # scratch: its device, its function,
     # hops and sets of units while those are found
-    "forward_tail backward_tail weights saved ahead back early",
+    "forward_tail backward_tail weights saved ahead back early learned update returned",
 )
 """Bytes: weights with slots, what is saved for the backward pass, what its forward and
 backward tasks need while they run, and what the backward task makes first of all."""
@@ -40,7 +40,7 @@ _SPOT = fields("unit cut made ends low high")
 end here, and a stack of runs to be cut. Before: lists of the units of runs."""
 _FUNCTION = fields("first number backward")
 _TASK = fields(
-    "pending first_out last_out where cause", "seconds tail ready saved need"
+    "pending first_out last_out where cause", "seconds tail ready saved need most late"
 )
 """Of a function: what it waits for, the list of what it gives to others, the task that
 it waited for until it began, the least seconds from its end to that of the step, and
@@ -53,7 +53,7 @@ ITEM = fields(
 )
 CONTRIBUTION = fields("unit to next_out", "row_bytes")
 _READ = fields("unit source edge")  # an edge that a unit reads, and its source
-_SUM = fields("missing wholes seen", "row_bytes ended")
+_SUM = fields("missing wholes seen", "row_bytes ended held")
 """Of an item's gradients on a device: contributors that have not run, whole gradients,
 the stamp of the run, bytes of the others' rows, and when the last one ended."""
 _COPY = fields("moved source target by", "bytes")
@@ -61,7 +61,7 @@ _EVENT = fields("key", "time")
 _COUNTED = fields("events sent stamp edges whole")
 """Events of all runs, copies of the last one, the last stamp, how many items are edges,
 and whether each unit is a function."""
-_DEVICE = fields("sent latest", "call free left held peak")
+_DEVICE = fields("sent latest", "call free left held peak beside until")
 """What calling a function costs, and of one run: the last item that was sent there, the
 last task, when it is free, the seconds that are left, bytes now and at the peak."""
 _LINK = fields("", "latency gap per_byte overhead free")
@@ -134,22 +134,26 @@ def tasks_with(
     )
 
 
-def _bytes_of(step: StepGraph) -> tuple[list[int], list[int], list[int]]:
-    """Bytes of each unit: its weights, and what its two tasks need while they run."""
-    units = step.units
-    held = [one.weight_bytes + step.slot_copies * one.trained_bytes for one in units]
-    ahead = [one.memory.forward for one in units]
-    back = [one.memory.backward + one.memory.learned for one in units]
+def _bytes_of(step: StepGraph) -> dict[str, list[int]]:
+    """Bytes of each unit: its weights, and what it saves, makes and needs."""
+    units, slots = step.units, step.slot_copies
+    own = [[w for w in one.trained if len(w.readers) == 1] for one in units]
+    found = {
+        "weights": [one.weight_bytes + slots * one.trained_bytes for one in units],
+        "saved": [one.memory.saved * one.has_backward for one in units],
+        "ahead": [one.memory.forward for one in units],
+        "back": [one.memory.backward + one.memory.learned for one in units],
+        "early": [one.memory.early for one in units],
+        "learned": [sum(weight.gradient_bytes for weight in its) for its in own],
+        "update": [slots * max((w.bytes for w in u.trained), default=0) for u in units],
+    }
     for item in step.items:
         if item.is_weight:  # its gradients are summed where it is
-            held[item.source] += item.bytes * bool(item.gradients_from)
+            found["weights"][item.source] += item.bytes * bool(item.gradients_from)
             continue
-        back[item.source] += item.bytes * bool(item.gradients_from)
-        for unit in item.gradients_from:
-            back[unit] += item.bytes
         for unit in (item.source, *item.readers):
-            ahead[unit] += item.bytes * (not units[unit].has_backward)
-    return held, ahead, back
+            found["ahead"][unit] += item.bytes * (not units[unit].has_backward)
+    return found
 
 
 def tasks_of(problem: Problem) -> Tasks:
@@ -174,7 +178,6 @@ def tasks_of(problem: Problem) -> Tasks:
     reader_start, readers = rows_of([one.readers for one in items])
     saves = [r in one.saved_by or one.is_weight for one in items for r in one.readers]
     tails, devices = np.array(step.tails), step.device_count
-    held, ahead, back = _bytes_of(step)
     return tasks_with(
         records(
             *(UNIT, count + 1),
@@ -186,11 +189,7 @@ def tasks_of(problem: Problem) -> Tasks:
             reads=read_start,
             forward_tail=tails[:count],
             backward_tail=tails[count : 2 * count][::-1],
-            weights=held,
-            saved=[unit.memory.saved * unit.has_backward for unit in step.units],
-            ahead=ahead,
-            back=back,
-            early=[unit.memory.early for unit in step.units],
+            **_bytes_of(step),
         ),
         records(
             *(ITEM, len(items) + 1),
