@@ -253,8 +253,11 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 f = units[items[view].source].function
                 number = summing(f, view < edges, count)
                 if view < edges:
+                    device = devices[copy.target]
+                    device.held += copy.bytes
+                    if time - seconds < device.until:
+                        device.peak = max(device.peak, device.held + device.beside)
                     devices[copy.source].held -= items[view].bytes
-                    devices[copy.target].held += copy.bytes
                     run[number].saved += copy.bytes
                 arrive(run, queue, number, time, by)
                 continue
