@@ -134,7 +134,7 @@ def add_gradients(tasks: Tasks, last: int) -> None:
                 source.returned += item.bytes
                 back.saved += item.bytes
         back.most = max(back.most, back.saved + unit.back)
-        back.saved -= back.late
+        back.saved += unit.learned - back.late
         back.late = unit.returned * unit.has_update
         back.saved -= unit.returned - back.late
 
