@@ -8,9 +8,9 @@ import numpy as np
 
 from splitnet.core.plan import Placement, Plan, StrategyComparison, Verdict, value_text
 from splitnet.core.timeline import Execution
-from splitnet.planner.engine.load_graph import Ints
 from splitnet.planner.engine.solve import compiled_step
 from splitnet.planner.evaluate import Evaluator, evaluator_of, moved
+from splitnet.planner.load_graph import Ints
 from splitnet.planner.strategies.candidates import compare_plan, undivided
 
 _MOST_PLAYS = 20_000  # calls simulated to find advice: 2 s or so

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from splitnet.planner.engine.load_graph import Floats
+from splitnet.planner.load_graph import Floats
 from splitnet.planner.problem import Problem, equivalent_devices
 
 _MOST_GROUPS, _MOST_NODES = 50, 300  # of the program, and of its branch and bound

@@ -18,8 +18,8 @@ from splitnet.core.timeline import Execution, Memory
 from splitnet.planner import problem as problems
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group, Request, resolve, select, with_pins
-from splitnet.planner.engine.load_graph import loads
 from splitnet.planner.engine.solve import Solution
+from splitnet.planner.load_graph import loads
 from splitnet.planner.problem import Problem
 from splitnet.simulator.memory import Outcome, lacking_bytes, outcome_of
 from splitnet.simulator.microbatch import in_schedule, pipeline_of, recomputed_parts

@@ -25,9 +25,9 @@ from splitnet.core.plan import Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import Group, Request, fallbacks_of, with_pins
 from splitnet.planner.engine.budget import STEPS_PER_SECOND
-from splitnet.planner.engine.load_graph import Ints, cut_size
 from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import Evaluator, Found, placed, reasons_of
+from splitnet.planner.load_graph import Ints, cut_size
 from splitnet.planner.problem import Problem, single_devices
 from splitnet.simulator.units import scaled_graph
 

@@ -34,9 +34,9 @@ import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Graph
+from splitnet.planner import load_graph
 from splitnet.planner.constraints import Group
-from splitnet.planner.engine import load_graph
-from splitnet.planner.engine.load_graph import Floats, ForwardGraph, Ints, LoadGraph
+from splitnet.planner.load_graph import Floats, ForwardGraph, Ints, LoadGraph
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import functions_of, memory_of
 from splitnet.simulator.step_graph import StepGraph

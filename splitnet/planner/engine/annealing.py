@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from splitnet.planner.engine import load_graph
+from splitnet.planner import load_graph
 from splitnet.planner.engine.compiler import (
     RandomState,
     below,
@@ -30,15 +30,9 @@ from splitnet.planner.engine.compiler import (
     entry,
     uniform,
 )
-from splitnet.planner.engine.load_graph import (
-    Bools,
-    Floats,
-    ForwardGraph,
-    Ints,
-    LoadGraph,
-)
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import Records, Tasks, fields, records
+from splitnet.planner.load_graph import Bools, Floats, ForwardGraph, Ints, LoadGraph
 
 # Steps of an event of the makespan, and of a run of it besides.
 STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25

@@ -28,7 +28,7 @@ _HERE = Path(__file__).parent
 def _cache_folder() -> Path | None:
     """Folder of the compiled code, made if needed; None if no place is writable."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(_HERE.glob("*.py")):
+    for path in sorted([*_HERE.glob("*.py"), _HERE.parent / "load_graph.py"]):
         digest.update(path.read_bytes())
     name = f"engine-{digest.hexdigest()[:12]}"
     parents = [_HERE / "__pycache__"]

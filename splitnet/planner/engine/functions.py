@@ -9,7 +9,6 @@ seams. Functions are numbered in the order in which they run, as
 import numpy as np
 
 from splitnet.planner.engine.compiler import compiled, entry
-from splitnet.planner.engine.load_graph import Floats, Ints, owners, rows
 from splitnet.planner.engine.tasks import (
     CONTRIBUTION,
     ITEM,
@@ -22,6 +21,7 @@ from splitnet.planner.engine.tasks import (
     records,
     tasks_with,
 )
+from splitnet.planner.load_graph import Floats, Ints, owners, rows
 from splitnet.simulator.units import CALLS
 
 LONG, _NEVER = float(2 * CALLS), 1e300  # calls from which a run is cut

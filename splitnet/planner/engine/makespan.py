@@ -14,8 +14,8 @@ import numpy as np
 
 from splitnet.planner.engine.compiler import compiled, entry
 from splitnet.planner.engine.functions import LONG, cut_functions
-from splitnet.planner.engine.load_graph import Ints
 from splitnet.planner.engine.tasks import Records, Tasks, append, pop, push
+from splitnet.planner.load_graph import Ints
 
 _COPIES_FIRST = 1 << 62
 

@@ -30,15 +30,16 @@ from typing import NamedTuple
 import numpy as np
 
 from splitnet.core.plan import CONTIGUITIES
+from splitnet.planner import load_graph
 from splitnet.planner import problem as problems
-from splitnet.planner.engine import annealing, load_graph, starts
+from splitnet.planner.engine import annealing, starts
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import random_state
 from splitnet.planner.engine.functions import merged
-from splitnet.planner.engine.load_graph import Floats, Ints
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import Tasks, tasks_of
 from splitnet.planner.engine.uncompiled import repaired, with_bytes_as_seconds
+from splitnet.planner.load_graph import Floats, Ints
 from splitnet.planner.problem import Problem
 
 _STEPS_PER_PEAK = 50  # and unit, of a simulation with what devices hold
@@ -56,11 +57,10 @@ _SCHEDULES, _CORRECTIONS = 10, 4
 
 
 class Incumbent(NamedTuple):
-    """An assignment and its value; bytes by which peaks near it are above estimates."""
+    """An assignment and its value."""
 
     value: float
     place: Ints
-    margin: Floats = np.zeros(0)
 
 
 _Level = tuple[Problem, Tasks | None]
@@ -110,7 +110,6 @@ class _Search:
         self.simulated: set[bytes] = set()
         self.elite: list[Incumbent] = []
         self.best = Incumbent(inf, np.zeros(groups, np.int64))
-        self.sure = self.best  # of those whose peaks are known
         self.nearest = self.best  # the value is how full its fullest device is
 
     def takes(self, value: float) -> bool:
@@ -157,12 +156,10 @@ class _Search:
         if self.objective == "memory":
             value = float(held.max(initial=0.0))
         value *= 1 + problem.cut_penalty * load_graph.cut_size(graph, place)
-        one = Incumbent(value, place, held - used if peaks else self.margin.copy())
+        one = Incumbent(value, place)
         if value < self.best.value:
             self.best = one
             self.budget.report(value)
-        if peaks and value < self.sure.value:
-            self.sure = one
         if self.takes(value):
             insort(self.elite, one, key=lambda member: member.value)
             del self.elite[_ELITE:]
@@ -171,11 +168,9 @@ class _Search:
     def found(self) -> Incumbent:
         """The best assignment whose peaks have room, as far as any is known."""
         for one in self.elite:
-            if one.value >= self.sure.value:
-                break
             if np.all(self.problem.simulated(one.place)[1] <= self.capacity):
                 return one
-        return self.sure if self.sure.value < inf else self.nearest._replace(value=inf)
+        return self.nearest._replace(value=inf)
 
     def with_room(self, margin: Floats) -> Problem:
         """The problem with the memory of each device, less a margin."""
@@ -243,17 +238,14 @@ class _Search:
         random, groups, new = self.random, target.group_count, not self.elite
         new |= random.random() < _NEW and (self.free or tasks is not None)
         if new:
-            start, margin = self.nearest.place, self.margin.copy()
+            start = self.nearest.place
             keep = start * (not self.free)
         else:
             number = int(random.random() ** self.greed * len(self.elite))
-            _, start, margin = self.elite[number]
-            keep = start
+            start = keep = self.elite[number].place
             if random.random() < self.combine:
                 other = self.elite[int(random.integers(len(self.elite)))].place
                 keep = start * self.problem.device_count + other
-        if tasks is not None:
-            target = self.with_room(margin)
         clusters = (22 + 0.02 * groups) * 3 ** random.random()
         if not new and (tasks is not None or not self.free):
             clusters = groups / 2 * 0.1 ** random.random()
@@ -268,7 +260,6 @@ class _Search:
             above = self.keep(start)
             if above is None or tasks is None or not self.budget.left:
                 break
-            margin[:] = np.maximum(margin, above)
             target, anew = self.with_room(above), False
             steps, clusters, self.hot = steps / 4, groups, 0.01
 

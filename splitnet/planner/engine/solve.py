@@ -19,8 +19,8 @@ from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.load_graph import Ints, cut_size, is_allowed, loads
 from splitnet.planner.engine.uncompiled import BranchAndBound, packed
+from splitnet.planner.load_graph import Ints, cut_size, is_allowed, loads
 from splitnet.planner.problem import Problem, is_contiguous, problem_of, single_devices
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.step_graph import step_graph

@@ -16,11 +16,11 @@ from math import inf
 import networkx as nx
 import numpy as np
 
-from splitnet.planner.engine import load_graph
+from splitnet.planner import load_graph
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import RandomState, entry, uniform
 from splitnet.planner.engine.functions import root_of
-from splitnet.planner.engine.load_graph import Bools, Floats, Ints, LoadGraph
+from splitnet.planner.load_graph import Bools, Floats, Ints, LoadGraph
 from splitnet.planner.problem import Problem, contract
 
 _NOISE = 0.5  # of the cost of an edge

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from splitnet.planner.engine.compiler import compiled
-from splitnet.planner.engine.load_graph import Floats, Ints, owners, rows_of
+from splitnet.planner.load_graph import Floats, Ints, owners, rows_of
 from splitnet.planner.problem import Problem
 from splitnet.simulator.step_graph import StepGraph
 

@@ -12,11 +12,11 @@ from math import inf
 
 import numpy as np
 
+from splitnet.planner import load_graph
 from splitnet.planner import problem as problems
 from splitnet.planner.bounds import CriticalPath, cost_per_device
-from splitnet.planner.engine import load_graph
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.load_graph import Floats, Ints, LoadGraph
+from splitnet.planner.load_graph import Floats, Ints, LoadGraph
 from splitnet.planner.problem import Problem
 
 # How long a tree is searched, which ends early if it comes forward too slowly for that;

@@ -12,9 +12,9 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 from splitnet.core.plan import PlanOptions
 from splitnet.planner.constraints import Group
-from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import value_of
 from splitnet.planner.evaluate import Evaluator
+from splitnet.planner.load_graph import cut_size
 from splitnet.planner.problem import problem_of
 from splitnet.simulator.step_graph import step_graph
 

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from splitnet.core.plan import CONTIGUITIES, OBJECTIVES
-from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import solve, value_of
+from splitnet.planner.load_graph import cut_size
 from splitnet.planner.problem import single_devices
 from tests.child import python
 from tests.planner.engine.problems import random_loads, step_problem

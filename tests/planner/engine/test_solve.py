@@ -10,11 +10,11 @@ from splitnet.core.plan import CONTIGUITIES, OBJECTIVES, PlanOptions
 from splitnet.planner import analysis
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.engine.functions import merged
-from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.solve import solve, value_of, warm_up
 from splitnet.planner.engine.tasks import tasks_of
 from splitnet.planner.evaluate import Evaluator, score
+from splitnet.planner.load_graph import cut_size
 from tests.planner.engine.problems import (
     best_of_all,
     calls_problem,
