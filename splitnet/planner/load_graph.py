@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,13 @@ def lists_of(start: Ints, items: Ints) -> list[list[int]]:
 def owners(start: Ints) -> Ints:
     """The row of each item."""
     return np.repeat(np.arange(len(start) - 1), np.diff(start))
+
+
+def last_of(cluster: Ints, count: int, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The value of the last member of each cluster."""
+    found = np.empty(count, values.dtype)
+    found[cluster] = values
+    return found
 
 
 def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:

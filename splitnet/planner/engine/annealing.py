@@ -1,8 +1,8 @@
 """Simulated annealing: of the loads of devices, or of the makespan of a step.
 
 Kirkpatrick, Gelatt and Vecchi (1983). Proposals move a group to a device, mostly one
-where a group is that it shares a net with, or let two groups change places; those of a
-makespan may move blocks of neighbours. What is minimised:
+where a group is that it shares a net with; those for loads may let two groups change
+places, those for a makespan move blocks of neighbours. What is minimised:
 
 loads     Sum over devices of (load / largest load) to the power 12, so that all busy
           devices count and the busiest most; with a cut penalty, times
@@ -10,11 +10,7 @@ loads     Sum over devices of (load / largest load) to the power 12, so that all
           a factor that adapts until plans fit.
 makespan  Seconds of the step times (1 + penalty x cut size). The limit that a proposal
           must keep is drawn before it is evaluated (the threshold of Metropolis et al.
-          1953), so that most refused ones end early. What a device has no room
-          for is refused.
-
-Compiled functions consist of loops over scalars: numba compiles them several times
-faster than array expressions.
+          1953): most refused ones end early. What a device has no room for is refused.
 """
 
 from math import inf
@@ -36,14 +32,13 @@ from splitnet.planner.load_graph import Bools, Floats, ForwardGraph, Ints, LoadG
 
 # Steps of an event of the makespan, and of a run of it besides.
 STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
-# Of the proposals for a step, those that move something on the critical path; of all,
-# those that exchange two groups; of the others for a step, those that move blocks.
+# Of the proposals for a step, those that move something on the critical path; of those
+# for loads, those that exchange two groups; for a step, those that move blocks.
 _GUIDED, _SWAPS, _BLOCKS = 0.5, 0.1, 0.6
 # What an excess of memory costs in the value of the best assignment for a step, a
 # multiple of it; on the way that is adapted, as by Gendreau, Hertz and Laporte (1994).
 OVERFULL = 30.0
-# The value of the best assignment so far, that of a step, the cut size, the penalty of
-# too little memory, and the excess of a step.
+# Values of the best assignment and of this one, cut size, price and excess of memory.
 _NUMBERS = fields("", "best value cuts memory excess")
 
 
@@ -376,17 +371,13 @@ def anneal_step(
                 x = tasks.critical[below(random, tasks.critical[-1])]
             a = place[x]
             block[0] = x
-            if uniform(random) < _SWAPS:
-                block[1], end = movable[below(random, len(movable))], 2
-                b = place[block[1]]
-            else:
-                b = propose(graph, place, x, random)
-                if uniform(random) < _BLOCKS:
-                    most = (len(place) / 3) ** uniform(random)
-                    first = 0 * size  # a literal would be compiled for anew
-                    size = grow(graph, state, x, first, 1 + int(most))
-                if a != b:
-                    end = exchange(graph, state, b, size)
+            b = propose(graph, place, x, random)
+            if uniform(random) < _BLOCKS:
+                most = (len(place) / 3) ** uniform(random)
+                first = 0 * size  # a literal would be compiled for anew
+                size = grow(graph, state, x, first, 1 + int(most))
+            if a != b:
+                end = exchange(graph, state, b, size)
             if a == b or not graph.allowed[x, b]:
                 continue
             room_a, room_b = max(room[a], used[a]), max(room[b], used[b])

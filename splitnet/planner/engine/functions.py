@@ -21,7 +21,7 @@ from splitnet.planner.engine.tasks import (
     records,
     tasks_with,
 )
-from splitnet.planner.load_graph import Floats, Ints, owners, rows
+from splitnet.planner.load_graph import Floats, Ints, last_of, owners, rows
 from splitnet.simulator.units import CALLS
 
 LONG, _NEVER = float(2 * CALLS), 1e300  # calls from which a run is cut
@@ -190,19 +190,12 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
     source, weight = unit[items.source], np.arange(len(items)) >= edges
 
     def most(values: Floats) -> Floats:
-        """The largest value of each cluster's units."""
         found = np.zeros(count)
         np.maximum.at(found, unit, values)
         return found
 
     def sums(values: Ints | Floats) -> Floats:
         return np.bincount(unit, values, count).astype(np.float64)
-
-    def last(values: Ints | Floats) -> Floats:
-        """The value of each cluster's last unit."""
-        found = np.zeros(count)
-        found[unit] = values
-        return found
 
     # Edges that no other unit reads are left out.
     item, reader = owners(tasks.items.readers), unit[tasks.readers]
@@ -234,19 +227,17 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
     read_start, reads = rows(by[into], number[reads[into]], count)
     times = tasks.seconds.reshape(-1, 3, len(units))
     seconds = [[*sums(a), *sums(b[::-1])[::-1], *sums(u)] for a, b, u in times]
-    first = np.zeros(count)
-    first[unit[::-1]] = units.backward_tail[::-1]
     return tasks_with(
         records(
             *(UNIT, count + 1),
-            group=last(cluster[units.group]),
-            key=last(units.key),
+            group=last_of(unit, count, cluster[units.group]),
+            key=last_of(unit, count, units.key),
             calls=sums(units.calls),
             has_backward=sums(units.has_backward) > 0,
             has_update=sums(units.has_update) > 0,
             reads=read_start,
-            forward_tail=last(units.forward_tail),
-            backward_tail=first,
+            forward_tail=last_of(unit, count, units.forward_tail),
+            backward_tail=last_of(unit[::-1], count, units.backward_tail[::-1]),
             weights=sums(units.weights),
             saved=sums(units.saved) + inside,
             ahead=most(units.ahead),

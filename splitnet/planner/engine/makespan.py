@@ -7,7 +7,7 @@ longest chain behind a task is too long.
 
 Peaks of devices are estimated on the way, by the main rules of `simulator.memory`: a
 function holds what is saved, here or by a reader of what it sent, until its backward
-task ends; a task needs as much as the call that needs most.
+task ends; that needs as much as its unit that needs most, with gradients that wait.
 """
 
 import numpy as np
@@ -29,8 +29,7 @@ def set_up(tasks: Tasks, count: int) -> None:
     total, last = len(units) - 1, 2 * count - 1
     for number in range(3 * count):
         task = run[number]
-        task.seconds = task.ready = task.saved = task.need = 0.0
-        task.most = task.late = 0.0
+        task.seconds = task.ready = task.saved = task.need = task.most = task.late = 0.0
         task.tail = -1.0
         task.cause = task.first_out = -1
         task.pending = functions[number // 3].backward = 0
@@ -281,8 +280,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         if back and time < device.until:
             need += device.beside  # of the backward task that still runs
         device.peak = max(device.peak, device.held + need)
-        if key >= count:
-            device.held -= task.saved
+        device.held -= task.saved * (key >= count)
         if back:
             device.until = max(time, device.free) + task.seconds
             device.beside = task.most + task.saved

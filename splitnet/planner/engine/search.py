@@ -51,8 +51,7 @@ _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 _KEPT, _ROOMY, _UNSURE, _TOO_FULL = 0.9, 2, 0.1, 1.2
 _ELITE = 10  # best assignments that are kept
 _NEW = 0.15  # of the turns, those with a new start
-# List schedules to begin with; how often a turn goes on with the room that the peaks of
-# its answer need.
+# List schedules to begin with; how often a turn goes on with the room that peaks need.
 _SCHEDULES, _CORRECTIONS = 10, 4
 
 
@@ -84,30 +83,24 @@ class _Search:
         self.units, self.constructed = len(problem.group_of_unit), 0
         groups, self.free = problem.group_count, contiguity == "free"
         self.tasks = tasks_of(problem) if objective == "latency" else None
-        # Steps of a turn, beside fractions of those so far, of turns that begin anew
+        # Steps of a turn; fractions of those so far besides, of turns that begin anew
         # and of others; the fraction of steps for chain partitions; of the other turns,
         # those that begin with what two good assignments have in common; how much more
         # often those are the best ones; and the least temperature, of loads' power.
-        self.steps = max(10_000.0, 20.0 * groups)
+        self.steps = max(10_000.0, 20.0 * groups) * (2 - self.free)
+        rules = (0.01, 0.01), 0.5, 0.0, 3, 0.01
         if self.tasks is not None:
             events = self.units * (7 if problem.functions is None else 4)
             self.whole = annealing.STEPS_PER_RUN + annealing.STEPS_PER_EVENT * events
-            self.steps, self.growth = max(3000.0, 300 * self.whole), (0.06, 0.25)
-            self.construct = 0.1 * (not self.free)
-            self.combine, self.greed, self.hottest = 0.2, 6, 0.01
+            self.steps = max(3000.0, 300 * self.whole)
+            rules = (0.06, 0.25), 0.1 * (not self.free), 0.2, 6, 0.01
         elif self.free:
-            self.construct, self.greed = 0.08, 3
-            self.combine, self.hottest = 0.6, 0.05
-            self.growth = 0.004, 0.004
-        else:
-            self.construct, self.greed = 0.5, 3
-            self.combine, self.hottest = 0.0, 0.01
-            self.growth, self.steps = (0.01, 0.01), 2 * self.steps
+            rules = (0.004, 0.004), 0.08, 0.6, 3, 0.05
+        self.growth, self.construct, self.combine, self.greed, self.hottest = rules
         self.hot = self.end = 0.0  # of this turn
         self.kind = np.array(problems.equivalent_devices(problem))
         # Bytes by which peaks are above estimates, of assignments like the last ones.
         self.margin = np.zeros(problem.device_count)
-        self.simulated: set[bytes] = set()
         self.elite: list[Incumbent] = []
         self.best = Incumbent(inf, np.zeros(groups, np.int64))
         self.nearest = self.best  # the value is how full its fullest device is
@@ -123,9 +116,8 @@ class _Search:
     def keep(self, place: Ints) -> Floats | None:
         """Add to the best if allowed; what lacks if only its peaks have no room."""
         problem, graph = self.problem, self.problem.graph
-        if not load_graph.is_allowed(graph, place):
-            return None
-        if not problems.is_contiguous(problem, place, self.contiguity):
+        legal = load_graph.is_allowed(graph, place)
+        if not (legal and problems.is_contiguous(problem, place, self.contiguity)):
             return None
         held = used = load_graph.bytes_per_device(graph, place)
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
@@ -141,9 +133,7 @@ class _Search:
             peaks &= bool(np.any(used + unsure > self.capacity))
         if peaks:
             _, held = problem.simulated(place)
-            if (key := place.tobytes()) not in self.simulated:
-                self.budget.spend(_STEPS_PER_PEAK * self.units)
-            self.simulated.add(key)
+            self.budget.spend(_STEPS_PER_PEAK * self.units)
             fits, above = bool(np.all(held <= self.capacity)), held - used
             usual = np.maximum(above, _KEPT * self.margin)
             self.margin = np.where(held > self.capacity, above, usual)
@@ -190,13 +180,11 @@ class _Search:
     def begin(self, places: list[Ints]) -> None:
         """Keep the best start that fits: given, a single device or a list schedule.
 
-        Once the peaks of one had no room, schedules are left out. So are they with a
-        cut penalty: what is best without one is given then.
+        With a cut penalty schedules are left out: what is best without one is given.
         """
         graph, groups = self.problem.graph, self.problem.group_count
         places += problems.single_devices(self.problem)
         places += [repaired(graph, place) for place in places]
-        given = len(places)
         if self.tasks is not None and self.free and not self.problem.cut_penalty:
             for number in range(_SCHEDULES if self.budget.left else 0):
                 self.budget.spend((3.0 + 0.1 * self.problem.device_count) * groups)
@@ -204,10 +192,8 @@ class _Search:
                 made = starts.list_schedule(graph, noise, self.random, self.state)
                 places.append(made)
         values = [self.value_of(place) for place in places]
-        lacks: Floats | None = None
         for i in sorted(range(len(places)), key=values.__getitem__):
-            if i < given or lacks is None:
-                lacks = self.keep(places[i])
+            self.keep(places[i])
             if self.elite and self.objective == "latency":
                 break
 
@@ -274,10 +260,9 @@ class _Search:
         (here, tasks), random = level, self.random
         room, fastest = here.graph.capacity_bytes, here.graph.seconds.min(axis=1).sum()
         limited = np.isfinite(room)
-        shared = fastest / (int(limited.sum()) or len(room))  # by equal devices
-        power = random.choice([0.0, 0.15, 0.3, 0.5])
-        size = random.choice([0.3, 0.6, 1])
-        most = size * shared, 0.5 * room.max(initial=0.0, where=limited) or inf
+        power, each = random.choice([0.0, 0.15, 0.3, 0.5]), random.choice([0.3, 0.6, 1])
+        each *= fastest / (int(limited.sum()) or len(room))  # of equal devices
+        most = each, 0.5 * room.max(initial=0.0, where=limited) or inf
         target = max(int(clusters), 2 * here.device_count)
         while (groups := here.group_count) > target:
             count = max(target, groups // 2)
@@ -288,8 +273,8 @@ class _Search:
             self.budget.spend(200 + 0.3 * len(here.graph.net_pins))
             finer.append(((here, tasks), cluster))
             here = problems.contract(here, cluster, count)
-            place = starts.member_of(cluster, count, place)
-            keep = starts.member_of(cluster, count, keep)
+            place = load_graph.last_of(cluster, count, place)
+            keep = load_graph.last_of(cluster, count, keep)
             if tasks is not None:
                 self.budget.spend(400 + len(tasks.units))
                 tasks = merged(tasks, cluster)
@@ -332,9 +317,8 @@ class _Search:
             tasks.counted.events = 0
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers.best = state.load.max() * penalty
-        line = None
-        if self.contiguity == "pipeline":
-            line = problems.device_line(problem, place)
+        in_line = self.contiguity == "pipeline"
+        line = problems.device_line(problem, place) if in_line else None
         rules = annealing.Rules(
             *(steps, each, proposals, hot, cold, problem.cut_penalty),
             CONTIGUITIES.index(self.contiguity),
@@ -366,7 +350,7 @@ def search(
     if contiguity == "pipeline":
         problem, cluster = starts.fused(problem)
     one = _Search(problem, objective, contiguity, budget, seed)
-    one.begin([starts.member_of(cluster, problem.group_count, s) for s in given])
+    one.begin([load_graph.last_of(cluster, problem.group_count, s) for s in given])
     one.turn()
     while budget.left:
         one.turn()

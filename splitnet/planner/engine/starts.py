@@ -31,13 +31,6 @@ _DEPTHS = 0.5, 0.9, 0.97, 1.0  # how often what became ready last is next in an 
 _MOST_STATES, _MOST_CELLS, _MOST_BLOCKS = 10_000, 20_000_000, 600
 
 
-def member_of(cluster: Ints, count: int, values: Ints) -> Ints:
-    """The value of a member of each cluster."""
-    found = np.empty(count, values.dtype)
-    found[cluster] = values
-    return found
-
-
 @entry
 def unite(
     edges: Ints, parent: Ints, kind: Ints, sums: Floats, most: Floats, stop: int
@@ -164,8 +157,7 @@ def chain_partition(
     number in mixed radix. `sort` is that of each device.
     """
     number = np.bincount(sort)
-    # Further devices stay empty.
-    number[np.cumprod(number + 1.0) > _MOST_STATES] = 0
+    number[np.cumprod(number + 1.0) > _MOST_STATES] = 0  # further ones stay empty
     radix: list[int] = np.cumprod([1, *number + 1]).tolist()
     states = radix.pop()
     blocks = max(2, min(_MOST_BLOCKS, int((_MOST_CELLS / states) ** 0.5), len(order)))
@@ -178,10 +170,8 @@ def chain_partition(
             if s // each % (number[c] + 1):
                 longer = np.maximum(best[s - each, :, None], load[c]).min(axis=0)
                 np.minimum(best[s], longer, out=best[s])
-    budget.spend(
-        len(load) * (len(graph.net_pins) + len(order)) * _STEPS_PER_PIN
-        + states * load.size * _STEPS_PER_CELL
-    )
+    budget.spend(len(load) * (len(graph.net_pins) + len(order)) * _STEPS_PER_PIN)
+    budget.spend(states * load.size * _STEPS_PER_CELL)
     s, place = states - 1, np.zeros(len(order), np.int64)
     if best[s, end] == inf:
         return None

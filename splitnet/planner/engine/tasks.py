@@ -29,12 +29,12 @@ def fields(integers: str, floats: str = "") -> np.dtype[np.void]:
 
 UNIT = fields(
     "group key calls has_backward has_update reads "  # a list of edges
-    "where function spot before after leader",  # scratch: its device, its function,
-    # hops and sets of units while those are found
+    "where function spot before after leader",  # scratch: device, function, hops, sets
     "forward_tail backward_tail weights saved ahead back early learned update returned",
 )
 """Bytes: weights with slots, what is saved for the backward pass, what its forward and
-backward tasks need while they run, and what the backward task makes first of all."""
+backward tasks need while they run, what the backward task makes first of all, weights'
+gradients, what the update needs, and gradients of outputs inside of its function."""
 _SPOT = fields("unit cut made ends low high")
 """Units in the order of functions: whether one ends here, edges of a run that begin and
 end here, and a stack of runs to be cut. Before: lists of the units of runs."""
@@ -43,8 +43,8 @@ _TASK = fields(
     "pending first_out last_out where cause", "seconds tail ready saved need most late"
 )
 """Of a function: what it waits for, the list of what it gives to others, the task that
-it waited for until it began, the least seconds from its end to that of the step, and
-the bytes that it saves or frees, and needs while it runs."""
+it waited for until it began, the least seconds from its end to that of the step, the
+bytes that it saves or frees, and needs while it runs; `most` of those inside of it."""
 ITEM = fields(
     "source view_of readers "  # an edge that this is a view of, or -1; a list of units
     "saved returned "  # by its source; whether there are gradients of it
@@ -55,7 +55,7 @@ CONTRIBUTION = fields("unit to next_out", "row_bytes")
 _READ = fields("unit source edge")  # an edge that a unit reads, and its source
 _SUM = fields("missing wholes seen", "row_bytes ended held")
 """Of an item's gradients on a device: contributors that have not run, whole gradients,
-the stamp of the run, bytes of the others' rows, and when the last one ended."""
+the stamp of the run, bytes of the others' rows, when the last one ended, and bytes."""
 _COPY = fields("moved source target by", "bytes")
 _EVENT = fields("key", "time")
 _COUNTED = fields("events sent stamp edges whole")
@@ -63,7 +63,8 @@ _COUNTED = fields("events sent stamp edges whole")
 and whether each unit is a function."""
 _DEVICE = fields("sent latest", "call free left held peak beside until")
 """What calling a function costs, and of one run: the last item that was sent there, the
-last task, when it is free, the seconds that are left, bytes now and at the peak."""
+last task, when it is free, the seconds that are left, bytes now, at the peak and of the
+backward task that runs, and until when it does."""
 _LINK = fields("", "latency gap per_byte overhead free")
 
 
@@ -92,7 +93,7 @@ class Tasks(NamedTuple):
     counted: Records
 
 
-def records(fields: np.dtype[np.void], *shape: int, **values: Any) -> Records:
+def records(fields: np.dtype[np.void], /, *shape: int, **values: Any) -> Records:
     """Records of zeros but for some values, whose first ones are those."""
     found = np.zeros(shape, fields).view(np.recarray)
     for name, value in values.items():

@@ -198,9 +198,8 @@ def _filled(graph: LoadGraph, place: Ints, order: Sequence[int], room: Floats) -
     slower device; else on the fastest. Nowhere is room: where most is left.
     """
     known, at = place >= 0, 0
-    free = (
-        room - np.bincount(place[known], graph.size_bytes[known], len(room))
-    ).tolist()
+    used = np.bincount(place[known], graph.size_bytes[known], len(room))
+    free: list[float] = (room - used).tolist()
     rank, sizes = np.argsort(_line(graph)).tolist(), graph.size_bytes.tolist()
     apart = load_graph.lists_of(graph.apart_start, graph.apart)
     allowed: list[list[bool]] = graph.allowed.tolist()
