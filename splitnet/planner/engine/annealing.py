@@ -1,8 +1,8 @@
 """Simulated annealing: of the loads of devices, or of the makespan of a step.
 
 Kirkpatrick, Gelatt and Vecchi (1983). Proposals move a group to a device, mostly one
-where a group is that it shares a net with; those for loads may let two groups change
-places, those for a makespan move blocks of neighbours. What is minimised:
+where a group is that it shares a net with, or let two groups change places; those of a
+makespan may move blocks of neighbours. What is minimised:
 
 loads     Sum over devices of (load / largest load) to the power 12, so that all busy
           devices count and the busiest most; with a cut penalty, times
@@ -32,8 +32,8 @@ from splitnet.planner.load_graph import Bools, Floats, ForwardGraph, Ints, LoadG
 
 # Steps of an event of the makespan, and of a run of it besides.
 STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
-# Of the proposals for a step, those that move something on the critical path; of those
-# for loads, those that exchange two groups; for a step, those that move blocks.
+# Of the proposals for a step, those that move something on the critical path; of all,
+# those that exchange two groups; of the others for a step, those that move blocks.
 _GUIDED, _SWAPS, _BLOCKS = 0.5, 0.1, 0.6
 # What an excess of memory costs in the value of the best assignment for a step, a
 # multiple of it; on the way that is adapted, as by Gendreau, Hertz and Laporte (1994).
@@ -371,13 +371,17 @@ def anneal_step(
                 x = tasks.critical[below(random, tasks.critical[-1])]
             a = place[x]
             block[0] = x
-            b = propose(graph, place, x, random)
-            if uniform(random) < _BLOCKS:
-                most = (len(place) / 3) ** uniform(random)
-                first = 0 * size  # a literal would be compiled for anew
-                size = grow(graph, state, x, first, 1 + int(most))
-            if a != b:
-                end = exchange(graph, state, b, size)
+            if uniform(random) < _SWAPS:
+                block[1], end = movable[below(random, len(movable))], 2
+                b = place[block[1]]
+            else:
+                b = propose(graph, place, x, random)
+                if uniform(random) < _BLOCKS:
+                    most = (len(place) / 3) ** uniform(random)
+                    first = 0 * size  # a literal would be compiled for anew
+                    size = grow(graph, state, x, first, 1 + int(most))
+                if a != b:
+                    end = exchange(graph, state, b, size)
             if a == b or not graph.allowed[x, b]:
                 continue
             room_a, room_b = max(room[a], used[a]), max(room[b], used[b])

@@ -26,8 +26,7 @@ from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.step_graph import step_graph
 
 _LOGGER = logging.getLogger("splitnet")
-# What a search for an objective compiles last.
-_ENTRIES = {"latency": "anneal_step", "throughput": "anneal_loads"}
+_ENTRIES = {"latency": "anneal_step", "throughput": "anneal_loads"}  # compiled last
 # Groups up to which a program gives the bound, and its share of the time.
 _PROGRAM_GROUPS, _PROGRAM_SHARE = 50, 0.2
 # Groups up to which branch and bound mostly ends, and up to which it is tried.
