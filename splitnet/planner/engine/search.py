@@ -8,14 +8,12 @@ improve     one or two of the best assignments, or a new one: groups are merged 
             expensive edges, the clusters annealed, and refined while they are taken
             apart again
 
-What is merged keeps to the assignment that a turn begins with; a new one is made of the
-clusters. The units of a step are merged with their groups, so that a coarse assignment
-is evaluated faster.
+What is merged keeps to the assignment that a turn begins with. The units of a step are
+merged with their groups, so that a coarse assignment is evaluated faster.
 
-What devices hold at their peaks is estimated with the makespan, and for loads it is
-more than the sums of bytes. What the simulator finds above that lowers the capacity
-with which the search goes on; while nothing fits, bytes are minimised instead, as they
-are for the objective "memory".
+What devices hold at their peaks is estimated with the makespan, else as sums of bytes.
+What the simulator finds above that lowers the capacity with which the search goes on;
+while nothing fits, bytes are minimised instead, as for the objective "memory".
 
 A turn depends on the steps that were spent, not on those that are left. So a longer
 search goes on where a shorter one ends, and its answer is never worse.

@@ -80,7 +80,9 @@ def _functional_of(model: Any) -> Any:
             "the body of a branch."
         )
     if base is keras.Sequential:
-        return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+        made = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+        keras_api.freeze_as(made, model)
+        return made
     return model
 
 

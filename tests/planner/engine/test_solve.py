@@ -156,8 +156,7 @@ def test_makespan_equals_the_event_loop(make, seed):
 def test_units_are_merged_after_a_run_that_ended_early():
     """Events that it left would be taken for functions."""
     graph, box = random_dag(0, 60), Cluster.of("2*gpu", "cpu")
-    evaluator = Evaluator.of(graph, box, PlanOptions(regroup=True))
-    problem = evaluator.problem
+    problem = Evaluator.of(graph, box, PlanOptions(regroup=True)).problem
     tasks, fresh, groups = tasks_of(problem), tasks_of(problem), problem.group_count
     for seed in range(5):
         draw = np.random.default_rng(seed)
