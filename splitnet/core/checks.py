@@ -76,11 +76,15 @@ def rule_of(kind: Any) -> tuple[str, Callable[[Any], bool]]:
 
 
 def check_fields(
-    value: Any, more: Iterable[str] = (), error: type[SplitnetError] = DeclarationError
+    value: Any,
+    more: Iterable[str] = (),
+    error: type[SplitnetError] = DeclarationError,
+    called: str = "",
 ) -> None:
     """Raise an `error` with every fault of type of a dataclass, or else with `more`."""
     given = {field.name: getattr(value, field.name) for field in fields(value)}
-    _raise(type(value).__name__, _faults(given, type(value).__init__) or more, error)
+    if faults := [*(_faults(given, type(value).__init__) or more)]:
+        raise _error(called or type(value).__name__, faults, error)
 
 
 def checked(function: Function) -> Function:
@@ -106,10 +110,12 @@ def checked(function: Function) -> Function:
             unknown = next((one for one in named if one not in single), "")
             near = difflib.get_close_matches(unknown, single, n=1)
             known = ", ".join(n for n in single if n not in ("cls", "self"))
-            hint = f" Did you mean {near[0]}=?" if near else f" Known: {known}."
-            raise DeclarationError(f"{name}: {error}.{hint}") from None
+            hint = f"did you mean {near[0]}=?" if near else f"known: {known}"
+            fault = f"there is no {unknown}= ({hint})" if unknown else str(error)
+            raise _error(name, [fault], DeclarationError) from None
         values = {n: one for n, one in given.items() if n in single}
-        _raise(name, _faults(values, function), DeclarationError)
+        if faults := _faults(values, function):
+            raise _error(name, faults, DeclarationError)
         return function(*arguments, **named)
 
     call.__signature__ = signature  # type: ignore[attr-defined]  # help() reads it
@@ -118,19 +124,17 @@ def checked(function: Function) -> Function:
 
 def _faults(values: Mapping[str, object], function: Any) -> list[str]:
     rules = _rules(function)
-    return [
-        f"{name}= must be {rules[name][0]}. Received: {shown(value)}"
-        for name, value in values.items()
-        if name in rules and not rules[name][1](value)
-    ]
+    wrong = [n for n in values if n in rules and not rules[n][1](values[n])]
+    return [f"{n}= must be {rules[n][0]}. Received: {shown(values[n])}" for n in wrong]
 
 
-def _raise(name: str, faults: Iterable[str], error: type[SplitnetError]) -> None:
-    told = [*faults]
-    if len(told) == 1:
-        raise error(f"{name}: {told[0]}.")
-    if told:
-        raise error(f"{name}: {len(told)} arguments are wrong.", told)
+def _error(name: str, faults: list[str], kind: type[SplitnetError]) -> SplitnetError:
+    """An error with all faults; a single one is in its message."""
+    if len(faults) > 1:
+        return kind(f"{name}: {len(faults)} arguments are wrong.", faults)
+    error = kind(f"{name}: {faults[0]}.")
+    error.faults = (*faults,)
+    return error
 
 
 @cache

@@ -99,8 +99,7 @@ class Device:
         `preset` is "A100", "H100" and so on, `target` its name in TensorFlow, and a
         `stand_in` runs on a CPU device in its place. `half_speed` is as in `Device`.
         """
-        name = device_name(name)
-        name = f"{name}:0" if name in KINDS else name
+        name = first_name(name)
         preset = _kind_of(name) if preset is None else preset
         if preset not in PRESETS:
             known = ", ".join(PRESETS)
@@ -140,6 +139,12 @@ def device_name(text: object) -> str:
     job, task, kind, number = match.groups()
     local = f"{kind}:{int(number)}"
     return local if job in (None, "localhost") else f"{job}:{int(task or 0)}/{local}"
+
+
+def first_name(text: object) -> str:
+    """Short device name; a kind stands for its first: "gpu" for "gpu:0"."""
+    name = device_name(text)
+    return f"{name}:0" if name in KINDS else name
 
 
 def tensorflow_name(name: str) -> str:

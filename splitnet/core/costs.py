@@ -195,12 +195,20 @@ class Costs:
     """Seconds as measured, as a call has them, or estimated from FLOPs and bytes.
 
     With `stand_ins` those of GPUs were measured on CPU devices in their place.
+    `measured_on` has one device of each sort that was measured.
     """
 
     calls: tuple[CallSeconds, ...] = ()
     updates: tuple[UpdateSeconds, ...] = ()
     links: tuple[Link, ...] = ()
     stand_ins: bool = False
+    measured_on: tuple[Device, ...] = ()
+
+    def of_another(self, device: Device) -> bool:
+        """Whether devices of its kind were measured, and none with its figures."""
+        figures = attrgetter("flops_per_second", "bytes_per_second")
+        known = {figures(one) for one in self.measured_on if one.kind == device.kind}
+        return bool(known) and figures(device) not in known
 
     @cached_property
     def devices(self) -> frozenset[str]:

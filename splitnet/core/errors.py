@@ -17,7 +17,8 @@ class SplitnetError(Exception):
     """Base class of all errors that splitnet raises; `faults` follow its message."""
 
     def __init__(self, message: str = "", faults: Iterable[str] = ()) -> None:
-        super().__init__(listed(message, faults))
+        self.faults = (*faults,)
+        super().__init__(listed(message, self.faults))
 
 
 class DeclarationError(SplitnetError, ValueError):
@@ -63,11 +64,12 @@ def listed(headline: str, faults: Iterable[str]) -> str:
 
 @contextmanager
 def collected(faults: list[str], where: str = "") -> Iterator[None]:
-    """Add an error that is raised in this block to a list of faults."""
+    """Add the faults of an error that is raised in this block to a list of them."""
     try:
         yield
     except SplitnetError as error:
-        faults.append(f"{where}{error}")
+        text = str(error).removesuffix(".")
+        faults += (f"{where}{fault}" for fault in error.faults or [text])
 
 
 def repeated(names: Iterable[str]) -> list[str]:

@@ -190,6 +190,9 @@ class Verdict:
             real = [d for d in plan.cluster.of_kind("gpu") if not d.stand_in]
             if plan.costs.stand_ins and real:
                 facts.append("times of GPUs were measured on CPU stand-ins")
+            elif others := [d.name for d in real if plan.costs.of_another(d)]:
+                some = ", ".join(others[:4]) + " ..." * (len(others) > 4)
+                facts.append(f"times of {some} were measured on GPUs of another speed")
         lines = [self.headline, f"{'; '.join(facts)}."]
         if self.strategies is not None:
             best, times = self.strategies.best, []
@@ -368,4 +371,4 @@ class PlanOptions(ScoreOptions):
             faults += [f"strategy= must be 'auto' where {'=, '.join(given)}= is given"]
         if self.strategy is not None and self.objective != "latency":
             faults += ["objective= must be 'latency' with strategy='auto'"]
-        check_fields(self, faults)
+        check_fields(self, faults, called="options")

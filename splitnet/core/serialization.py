@@ -9,9 +9,9 @@ import os
 import secrets
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ import msgspec
 
 from splitnet.core import errors
 from splitnet.core.checks import checked
-from splitnet.core.cluster import Cluster, Device, Host, Link, default_link, device_name
+from splitnet.core.cluster import Cluster, Device, Host, Link, default_link, first_name
 from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError, shown
 
 Value = TypeVar("Value")
@@ -43,7 +43,7 @@ def _file(
         yield
         return
     except SplitnetError as found:
-        reason = str(found)
+        reason = f"{found.faults[0]}." if len(found.faults) == 1 else str(found)
     except UnicodeDecodeError:
         reason = "it is not UTF-8 text."
     except RecursionError:
@@ -68,14 +68,18 @@ def load_file(
     parse = from_json if language == "JSON" else tomllib.loads
     with _file(f"load the {what}", path, error):
         status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):  # a pipe would never end
-            raise ValueError("it is not a regular file")
+        _check_regular(status)  # a pipe would never end
         if status.st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
         values = parse(Path(path).read_text("utf-8-sig"))
         if faults := [*islice(_value_faults(values), _MOST_FAULTS)]:
             raise ValueError(errors.CONTROL.sub("?", "; ".join(faults)))
         return build(values)
+
+
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -145,11 +149,8 @@ def _field_faults(values: Any, kind: Any, where: str) -> Iterator[str]:
 def encode(value: Any) -> Any:
     """The plain values of a dataclass, tables and tuples; defaults are left out."""
     if is_dataclass(value):
-        value = {
-            one.name: getattr(value, one.name)
-            for one in fields(value)
-            if one.default is MISSING or getattr(value, one.name) != one.default
-        }
+        given = {one: getattr(value, one.name) for one in fields(value)}
+        value = {one.name: its for one, its in given.items() if its != one.default}
     if isinstance(value, Mapping):
         return {key: encode(inner) for key, inner in value.items()}
     return [*map(encode, value)] if isinstance(value, list | tuple) else value
@@ -169,13 +170,12 @@ def check_place(path: str | os.PathLike[str], what: str) -> tuple[Path, int | No
         target = Path(os.path.realpath(path))
         if not target.parent.is_dir():
             raise ValueError(f"there is no folder {str(target.parent)!r}")
-        mode = target.lstat().st_mode if os.path.lexists(target) else None
-        if mode is not None:
-            if not stat.S_ISREG(mode):
-                raise ValueError("it is not a regular file")
-            if not os.access(target, os.W_OK):
-                raise ValueError("it is write-protected")
-    return target, mode
+        if not os.path.lexists(target):
+            return target, None
+        _check_regular(status := target.lstat())
+        if not os.access(target, os.W_OK):
+            raise ValueError("it is write-protected")
+    return target, status.st_mode
 
 
 def write_bytes(content: bytes, path: str | os.PathLike[str], what: str) -> Path:
@@ -208,14 +208,19 @@ def load_cluster(path: str | Path) -> Cluster:
 
 @checked
 def cluster_file(
-    device: Sequence[dict[str, Any]] = (),
+    device: Any = (),
     link: object = None,
     latency: object = None,
-    links: Sequence[dict[str, Any]] = (),
-    hosts: dict[str, Any] | None = None,
+    links: Any = (),
+    hosts: Any = {},  # noqa: B006  # never changed
 ) -> Cluster:
     """Devices, the keys of each as `Device.of` takes them, links, and hosts."""
     faults: list[str] = []
+    for key, given in {"device": device, "links": links, "hosts": hosts}.items():
+        rows = [given] if key == "hosts" else given
+        if not isinstance(rows, list | tuple) or {*map(type, rows)} - {dict}:
+            form = f"[{key}], once" if rows is not given else f"[[{key}]], for each one"
+            raise DeviceError(f"{key}: write {form}. Received: {shown(given)}.")
     devices: list[Device] = []
     made: dict[tuple[str, str], Link] = {}
     for number, row in enumerate(device):
@@ -226,39 +231,42 @@ def cluster_file(
         everywhere = default_link(**usual)
     for number, row in enumerate(links):
         with errors.collected(faults, f"links[{number}]: "):
-            one = link_table(**usual | row)
-            a, b = one.source, one.target
-            if (a, b) in made:
+            its = {(one.source, one.target): one for one in link_table(**usual | row)}
+            if twice := sorted(made.keys() & its):
+                a, b = twice[0]
                 raise DeviceError(f"the link of {a} and {b} is there already.")
-            made |= {(a, b): one, (b, a): replace(one, source=b, target=a)}
+            made |= its
     if faults:
         raise DeviceError("invalid cluster.", faults)
     made.setdefault(("*", "*"), everywhere)
-    named = {n if ":" in n else f"{n}:0": one for n, one in (hosts or {}).items()}
+    named = {n if ":" in n else f"{n}:0": one for n, one in hosts.items()}
     found = tuple(Host(name, str(address)) for name, address in named.items())
     return Cluster(tuple(devices), tuple(made.values()), found)
 
 
 @checked
 def link_table(
-    between: Sequence[str],
+    between: Any,
     bandwidth: object = None,
     latency: object = None,
     gap: object = None,
     overhead_per_byte: object = 0.0,
-) -> Link:
-    """A `[[links]]` table; it holds in both directions."""
-    ends = [end if end == "*" else device_name(end) for end in between]
+    one_way: bool = False,
+) -> tuple[Link, ...]:
+    """A `[[links]]` table: both directions, or the one from the first device."""
+    two = between if isinstance(between, list) else []
+    ends = [end if end == "*" else first_name(end) for end in two]
     if len(ends) != 2 or ends[0] == ends[1] != "*":
         raise DeviceError(f"between= must name two devices. Received: {between!r}.")
     one = replace(default_link(bandwidth, latency), source=ends[0], target=ends[1])
     pause = None if gap is None else errors.parse_quantity(gap, "gap", "s")
     busy = errors.parse_quantity(overhead_per_byte, "overhead_per_byte", "s")
-    return replace(one, gap_seconds=pause, overhead_per_byte=busy)
+    one = replace(one, gap_seconds=pause, overhead_per_byte=busy)
+    return (one,) if one_way else (one, replace(one, source=ends[1], target=ends[0]))
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
-    """Write the TOML file that `load_cluster` reads; links as in one direction."""
+    """Write the TOML file that `load_cluster` reads."""
     hosts: dict[str, object] = {f'"{x.name}"': x.address for x in cluster.hosts}
     tables = [("[hosts]", hosts)]
     for x in cluster:
@@ -266,11 +274,14 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
         row |= {"bandwidth": x.bytes_per_second, "overhead": x.call_seconds}
         row |= {"half_speed": x.half_speed, "target": x.target, "stand_in": x.stand_in}
         tables.append(("[[device]]", row))
-    ends = {tuple(sorted((x.source, x.target))): x for x in reversed(cluster.links)}
-    for link in reversed(ends.values()):
-        between, rate = [link.source, link.target], link.bytes_per_second
+    links = {(x.source, x.target): x for x in cluster.links}
+    for (a, b), link in links.items():
+        both = links.get((b, a)) == replace(link, source=b, target=a)
+        if both and a > b:
+            continue
+        between, rate = [a, b], link.bytes_per_second
         row = {"between": between, "bandwidth": rate, "latency": link.latency_seconds}
-        row |= {"overhead_per_byte": link.overhead_per_byte}
+        row |= {"overhead_per_byte": link.overhead_per_byte, "one_way": not both}
         row |= {} if link.gap_seconds is None else {"gap": link.gap}
         tables.append(("[[links]]", row))
     lines = []

@@ -78,11 +78,10 @@ def test_what_tensorflow_cannot_do_both_is_named_before_it_is_asked(settled):
     """Between two origins the stronger wins instead."""
     limit, fraction = {"memory_limit": "4 GiB"}, {"memory_fraction": 0.5}
     growth = {"memory_growth": True}
-    for code in (growth | limit, growth | fraction, growth | {"logical_gpus": 2}):
+    pairs = growth | limit, growth | fraction, limit | fraction
+    for code in (*pairs, growth | {"logical_gpus": 2}):
         with pytest.raises(ConfigError, match="cannot both be set"):
             settled(code)
-    with pytest.raises(ConfigError, match="cannot both be set"):
-        settled(limit | fraction)
 
 
 def test_all_faults_come_at_once(settled):
@@ -128,10 +127,7 @@ def test_settings_may_be_in_the_project_file(tmp_path):
     inner = tmp_path / "inner"
     inner.mkdir()
     (inner / "pyproject.toml").write_text("[tool.other]\n")
-    for text in (
-        "[tool.splitnet]\ncpu_threads = 5",
-        "tool.splitnet = {cpu_threads = 5}",
-    ):
+    for text in ("[tool.splitnet]\ncpu_threads = 5", "tool.splitnet.cpu_threads = 5"):
         (tmp_path / "pyproject.toml").write_text(text)
         assert resolve({}, {}, inner)["cpu_threads"] == 5
 

@@ -49,9 +49,13 @@ def test_verdict_looks_at_every_device_that_differs():
     calls = tuple(replace(call, moved_bytes=1.0) for call in chain(2).calls)
     some = sn.plan(replace(chain(2), calls=calls), BOX, pins=GPU, costs=costs)
     assert "; times of 1 of 3 calls are estimated, not" in str(some.verdict)
-    costs = replace(costs, stand_ins=True)
-    away = sn.plan(replace(chain(2), calls=calls), BOX, pins=GPU, costs=costs)
-    assert "; times of GPUs were measured on CPU stand-ins" in str(away.verdict)
+    t4 = sn.Device.of("gpu", preset="T4")
+    for more, said in (
+        ({"stand_ins": True}, "of GPUs were measured on CPU stand-ins"),
+        ({"measured_on": (t4,)}, "of gpu:0, gpu:1 were measured on GPUs of another sp"),
+    ):
+        away = replace(some, costs=replace(costs, **more))
+        assert f"; times {said}" in str(replace(some.verdict, plan=away))
     full = sn.score(chain(2), Cluster.of("gpu", "cpu", memory=1), GPU)
     assert "optimal" not in str(full.verdict)
 

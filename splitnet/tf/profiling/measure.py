@@ -115,7 +115,8 @@ def measure(
     tell(next(shares), "links between devices")
     rows = tuple(calls), tuple(updates), measure_links(cluster)
     tell(next(shares), "done")
-    return costs.Costs(*rows, any(device.stand_in for device in cluster))
+    stand_ins = any(device.stand_in for device in cluster)
+    return costs.Costs(*rows, stand_ins, tuple(timed.values()))
 
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:

@@ -46,6 +46,8 @@ def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_
     assert all(0 <= one.backward_fixed <= one.backward for one in costs.calls)
     assert {one.rows for one in costs.calls} == {16}
     assert {one.device for one in costs.updates} == {"gpu", "cpu"}
+    assert [one.name for one in costs.measured_on] == ["gpu:0", "cpu:0"]
+    assert not any(map(costs.of_another, cluster))
     assert len({(link.source, link.target) for link in costs.links}) == 12
     assert all(link.bytes_per_second > 0 for link in costs.links)
     assert all(0 <= link.gap_seconds <= link.latency_seconds for link in costs.links)
