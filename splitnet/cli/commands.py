@@ -249,6 +249,8 @@ def run(
     if workers is None and not Path(script).is_file():
         usage = "The usage is: splitnet run [OPTIONS] SCRIPT.py [ARGUMENTS]"
         raise sn.ConfigError(f"there is no script {script!r}. {usage}")
+    if workers is None and max_restarts:
+        raise sn.ConfigError("--max-restarts needs --workers N -- python SCRIPT.py.")
     # Variables, so that child processes of the script see the settings too.
     for name, value in settings.items():
         if value is not None:
@@ -269,15 +271,20 @@ def run(
 
 def measure(
     target: cli.ModelName = None,
-    out: Annotated[Path, "Save the costs in this file."] = Path("costs.json"),
-    batch: Annotated[Positive, "Samples per step."] = 32,
-    optimizer: Annotated[str, "Keras optimizer whose update is timed."] = "adam",
+    out: Annotated[Path, "Save the costs in this file (costs.json)."] = None,
+    batch: Annotated[Positive, "Samples per step (32)."] = None,
+    optimizer: Annotated[str, "Keras optimizer whose update is timed (adam)."] = None,
     stand_ins: cli.StandIns = 0,
     links: Annotated[Path, "Measure the links of this cluster file instead."] = None,
     allow_remote: cli.AllowRemote = False,
 ) -> None:
     """Measure calls and links on this machine, for `plan --costs`."""
     if links is not None:
+        given = {"TARGET": target, "--out": out, "--batch": batch}
+        given |= {"--optimizer": optimizer, "--stand-ins": stand_ins}
+        if more := ", ".join(name for name, value in given.items() if value):
+            what = "--links measures the links of a cluster file and saves them there"
+            raise sn.ConfigError(f"{what}; leave {more} out.")
         cluster = sn.Cluster.load(links)
         sn.connect(cluster, allow_remote=allow_remote).close()
         from splitnet.tf.profiling.measure import measure_links
@@ -288,10 +295,13 @@ def measure(
         return
     if target is None:
         raise sn.ConfigError("name what to measure: TARGET, or --links FILE.toml.")
-    check_place(out, "cost table")
+    if allow_remote:
+        raise sn.ConfigError("--allow-remote belongs to --links; leave it out.")
+    check_place(out := out or Path("costs.json"), "cost table")
     source, cluster = cli.load_source(target, lambda: local_devices(stand_ins))
+    how = {"batch": batch or 32, "optimizer": optimizer or "adam"}
     with progress("measuring", total=1.0) as bar:
-        found = sn.measure(source, cluster, batch, optimizer=optimizer, on_progress=bar)
+        found = sn.measure(source, cluster, **how, on_progress=bar)
     sn.save_costs(found, out)
     print(f"{len(found.calls)} rows of costs are in {out}")
     print(f"plan with them: splitnet plan TARGET --costs {out}")

@@ -145,7 +145,7 @@ def _machine_of(options: Table) -> sn.Cluster | None:
         raise sn.DeviceError("give one of --cluster, --gpus and --stand-ins.")
     figures = {name: options[name] for name in ("preset", "memory", "link")}
     names = f"{gpus}*gpu,cpu" if gpus else file
-    if names is not None and not names.endswith(".toml"):
+    if names is not None and not names.lower().endswith(".toml"):
         if figures["preset"] is None:
             say("figures of typical GPUs are assumed; name yours: --preset A100")
         return sn.Cluster.of(*filter(str.strip, names.split(",")), **figures)
@@ -161,7 +161,7 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
     A JSON file holds a `Plan`, or the graph and the cluster of a workload.
     """
     search = search_options(options)
-    if not target.endswith(".json"):
+    if not target.lower().endswith(".json"):
         empty = search.get("pins") != "as_built"  # which follows the variables
         how = {"machine": lambda: _machine_of(options) or local_devices()}
         return *load_source(target, **how, empty=empty), None, search
@@ -206,7 +206,7 @@ def load_source(
     The machine is made before the program builds layers, as stand-ins must be. If
     `empty`, weights of a model that a function builds get no memory.
     """
-    if target.endswith(".json"):
+    if target.lower().endswith(".json"):
         fault = f"this command runs a model, and the JSON file {target!r} has none"
         raise sn.DeclarationError(f"{fault}; name the model or its program.")
     saved = target.endswith((".keras", ".h5"))

@@ -28,11 +28,7 @@ _EXPOSED = (
     "reaches it can run any code as this user. Put a firewall that admits the "
     "cluster's hosts only, or a VPN such as WireGuard, in front: docs/machines.md."
 )
-# Template and command that starts the job.
-_ENGINES = {
-    "slurm": ("slurm.sh.j2", "sbatch"),
-    "kubernetes": ("kubernetes.yaml.j2", "kubectl apply -f"),
-}
+_ENGINES = {"slurm": "sbatch", "kubernetes": "kubectl apply -f"}  # start the job
 
 
 def worker(
@@ -185,15 +181,17 @@ def launch(
         faults.append(f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}")
     if engine == "kubernetes" and not image:
         faults.append("a Kubernetes manifest needs --image")
+    if engine == "slurm" and image:
+        faults.append("--image is of --engine kubernetes; leave it out")
     if faults:
         raise ConfigError("a job cannot be written.", faults)
-    variables = {"ALLOW_REMOTE": "1", "GPUS_PER_HOST": str(gpus_per_node)}
+    variables = {"ALLOW_REMOTE": "1"}
+    variables |= {"GPUS_PER_HOST": str(gpus_per_node)} if gpus_per_node else {}
     variables |= {"GPU_PRESET": preset} if preset else {}
     if engine == "kubernetes":
         variables |= {"PORT": "2222", "STATEFUL_SET": f"{name}-worker"}
         variables |= {"SERVICE": name, "WORKERS": str(nodes)}
         variables |= {"CLIENT": f"{name}-client.{name}:2222"}
-    template, start = _ENGINES[engine]
     how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     loader = PackageLoader("splitnet.cli")
     environment = Environment(loader=loader, undefined=StrictUndefined, **how)
@@ -201,9 +199,9 @@ def launch(
     its = {"name": name, "image": image, "program": program, "nodes": nodes}
     its |= {"gpus_per_node": gpus_per_node, "max_restarts": max_restarts}
     its["variables"] = {f"SPLITNET_{key}": value for key, value in variables.items()}
-    text = environment.get_template(template).render(its)
+    text = environment.get_template(f"{engine}.j2").render(its)
     if out is None:
         print(text, end="")
     else:
         write_bytes(text.encode(), out, "job")
-        print(f"wrote {out}; start it: {start} {out}")
+        print(f"wrote {out}; start it: {_ENGINES[engine]} {out}")
