@@ -233,7 +233,7 @@ def test_data_parallel_says_what_it_needs(cluster):
         ("each once, and has 3", {"devices": ["gpu:0", "gpu:1", "GPU:0"]}),
         (r"need 4\. .* data_parallel\(sn.unplace", {"model": placed}),
         ("batch=? must be int", {"batch": 0}),
-        ("fixed batch size", {"model": still}),
+        ("takes batches of 8 alone. Build it without", {"model": still}),
     ]
     for words, given in faults:
         with pytest.raises(sn.SplitnetError, match=words):

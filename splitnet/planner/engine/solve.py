@@ -210,7 +210,7 @@ def warm_up(*objectives: str) -> None:
     if compiler.INTERPRETED:
         return
     if not all(compiler.is_compiled(_ENTRIES[one]) for one in wanted):
-        _LOGGER.warning("compiling the planner, once (10 to 20 s)")
+        _LOGGER.warning("compiling the planner, once (about 10 s)")
     from splitnet.planner.engine.search import search
 
     names = [f"c{i}" for i in range(100)]

@@ -9,7 +9,7 @@ import keras
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.costs import load_costs
-from splitnet.core.errors import DeviceError
+from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import BATCH_NORMS, Graph, Part, Towers
 from splitnet.core.net import preferences
 from splitnet.core.plan import PlanOptions
@@ -20,7 +20,7 @@ from splitnet.planner.strategies.space import groups_of, workers_of
 from splitnet.tf.emit import emit, unplace
 from splitnet.tf.parallel.splitting import joined_layers
 from splitnet.tf.placement.placed import Placed, placed_of
-from splitnet.tf.reading.read import graph_of
+from splitnet.tf.reading.read import fixed_batches, graph_of
 from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.runtime.devices import local_cluster
 
@@ -62,6 +62,9 @@ def data_parallel(
         DeviceError: fewer than two devices, or one of them twice.
         DeclarationError: the model cannot be split by samples.
     """
+    if sizes := fixed_batches(model):
+        fault = f"model {model.name!r} takes batches of {sizes[0]} alone. Build it"
+        raise DeclarationError(f"towers share a batch, and {fault} without that size.")
     cluster = local_cluster() if cluster is None else cluster
     placed = placed_of(model)
     if placed is not None and joined_layers(model):
@@ -100,12 +103,11 @@ def towers_of(
         used, part_of, homes = _used(placed), {}, {}
         groups = groups_of(names, len(used))
         if len(groups) < 2:
-            raise DeviceError(
-                f"the model is placed over {len(used)} devices ({', '.join(used)}), so "
-                f"two towers of it need {2 * len(used)}. Received: {', '.join(names)}. "
-                "Give data_parallel(sn.unplace(model)) to copy the whole model to each "
-                "device."
-            )
+            has = f"the model is placed over {len(used)} devices ({', '.join(used)})"
+            needs = f"two towers of it need {2 * len(used)}"
+            how = "To copy the whole model to each, data_parallel(sn.unplace(model))"
+            received = f"Received: {', '.join(names)}"
+            raise DeviceError(f"{has}, so {needs}. {received}. {how}.")
         for node, its in zip(blueprint.flow.nodes, placed.flow.nodes, strict=True):
             key = placed.key_of[id(its)]
             part_of[id(node)] = part = placed.part_of[key]
@@ -155,11 +157,10 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
     pins = [name for one in found for name in preferences(one) if ":" in name]
     too_few = len(found) < 2 or isinstance(asked, int) and asked > len(found)
     if too_few or len({*pins}) < len(pins):
-        raise DeviceError(
-            f"data_parallel needs two or more devices, each once, and has {len(found)} "
-            f"({', '.join(found) or 'none'}) by devices={asked!r}; there are "
-            f"{len(gpus)} GPUs here, and the cluster has "
-            f"{', '.join(device.name for device in cluster)}. Name devices=[...], or "
-            "train the model itself."
-        )
+        wants = "data_parallel needs two or more devices, each once, and has"
+        given = f"{len(found)} ({', '.join(found) or 'none'}) by devices={asked!r}"
+        here = f"the cluster has {', '.join(device.name for device in cluster)}"
+        advice = "Name devices=[...], or train the model itself"
+        here = f"there are {len(gpus)} GPUs here, and {here}"
+        raise DeviceError(f"{wants} {given}; {here}. {advice}.")
     return found

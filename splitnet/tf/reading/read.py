@@ -125,26 +125,22 @@ def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
     for site in [one for one in blueprint.sites if one.part in blueprint.towers]:
         who = f"{wheres[site.part]}: towers {site.part!r}: call {site.call!r}"
         who = who.removeprefix(": ")
+        whole = "use net.branch" if wheres[site.part] else "place the model whole"
         for tensor in site.node.input_tensors:
             if (id(tensor), site.part) in crossing and is_sparse(tensor):
-                yield (
-                    f"{who} reads a sparse tensor, which cannot be split by samples; "
-                    "make it dense, or use net.branch."
-                )
+                why = "reads a sparse tensor, which cannot be split by samples"
+                yield f"{who} {why}; make it dense, or {whole}."
         for tensor in site.node.outputs:
             if id(tensor) in leaving and (*tensor.shape, 1)[0] is not None:
-                yield (
-                    f"{who} gives a tensor of shape {tensor.shape}, whose first axis "
-                    "is not the batch, so towers cannot share it; use net.branch."
-                )
+                why = f"of shape {tensor.shape}, whose first axis is not the batch"
+                yield f"{who} gives a tensor {why}, so towers cannot share it; {whole}."
         if blueprint.towers[site.part].batch_norm == "synchronised" and any(
             isinstance(layer, keras.layers.BatchNormalization)
             for layer in sublayers(site.node.operation)[1:]
         ):
-            yield (
-                f"{who} holds a BatchNormalization, which batch_norm='synchronised' "
-                "cannot reach; list its layers in the body, or say 'per_tower'."
-            )
+            why = "batch_norm='synchronised' cannot reach"
+            how = "list its layers in the body, or say 'per_tower'"
+            yield f"{who} holds a BatchNormalization, which {why}; {how}."
 
 
 def _structure_of(
@@ -277,11 +273,9 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
         changes = difflib.unified_diff(planned_lines, own_lines, n=0, lineterm="")
         faults = [f"{sides[x[0]]}: {x[1:]}" for x in [*changes][2:] if x[0] in sides]
         more = [f"and {len(faults) - _SAID} more"] if len(faults) > _SAID else []
-        raise DeclarationError(
-            f"the plan of {graph.name!r} was not made from model {blueprint.name!r}: "
-            "plan it again, or emit what was planned.",
-            [*faults[:_SAID], *more] or ["its calls are connected otherwise"],
-        )
+        told = [*faults[:_SAID], *more] or ["its calls are connected otherwise"]
+        fault = f"the plan of {graph.name!r} was not made from model {blueprint.name!r}"
+        raise DeclarationError(f"{fault}: plan it, or emit what was planned.", told)
     return tuple(
         Site(call.name, call.part, site.node)
         for call, site in zip(calls, blueprint.sites, strict=True)
