@@ -58,8 +58,7 @@ def run(page: Path, folder: Path) -> int:
     os.dup2(screen, 2)
     warnings.simplefilter("error", UserWarning)
     try:
-        code = compile(program_of(page), str(page), "exec")
-        exec(code, {"__name__": "__main__"})
+        exec(compile(program_of(page), str(page), "exec"), {"__name__": "__main__"})
     except BaseException:  # a page may end in any way; each is told
         traceback.print_exc()
         return 1

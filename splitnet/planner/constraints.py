@@ -51,11 +51,10 @@ class Request:
         self.bound = next((call for call in calls if call.cpu_only), None)
         usable = [d.name for d in cluster if d.kind == "cpu" or not self.bound]
         if self.bound and not usable:
-            raise DeviceError(
-                f"part {part.name!r} has a call without a GPU kernel "
-                f"({self.bound.name}, {self.bound.kind}), and there is no CPU among "
-                f"{', '.join(d.name for d in cluster)}. Add 'cpu' to the cluster."
-            )
+            call = f"a call without a GPU kernel ({self.bound.name}, {self.bound.kind})"
+            lacks = f"there is no CPU among {', '.join(d.name for d in cluster)}"
+            fault = f"part {part.name!r} has {call}, and {lacks}"
+            raise DeviceError(f"{fault}. Add 'cpu' to the cluster.")
 
         def devices(name: str) -> tuple[str, ...]:
             those = cluster.of_kind(name) if name in KINDS else ()
@@ -212,10 +211,8 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
         used.update(exact, like)
         best = [key for key in exact if exact[key] == min(exact.values())]
         if len({str(table[key]) for key in best}) > 1:
-            faults.append(
-                f"part {part!r} is placed whole, but {' and '.join(best)} in it have "
-                "different devices"
-            )
+            its = f"{' and '.join(best)} in it have different devices"
+            faults.append(f"part {part!r} is placed whole, but {its}")
         for key in (best or like)[:1]:
             selected[part] = key
     unknown = [key for key in table if key not in used]

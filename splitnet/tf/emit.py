@@ -235,10 +235,8 @@ def _carry_compilation(source: Any, model: Any) -> None:
     try:
         model.compile(**keras_api.compile_arguments(source))
     except Exception as error:  # a stranger's optimizer, loss or metric may refuse
-        warn(
-            f"the copy of model {source.name!r} is not compiled: {error}. Call "
-            "model.compile() on it."
-        )
+        fault = f"the copy of model {source.name!r} is not compiled: {error}"
+        warn(f"{fault}. Call model.compile() on it.")
         return
     if splitting.joined_layers(model) != splitting.joined_layers(source):
         splitting.take_state(model, source)
@@ -268,11 +266,9 @@ def plan_of(model: keras.Model) -> Plan:
 def _placed(model: Any) -> Placed:
     if (placed := placed_of(model)) is not None:
         return placed
-    raise PlanFileError(
-        f"model {getattr(model, 'name', model)!r} has no plan: it was not emitted, or "
-        "it was loaded or cloned since, which gives a plain model. Plan and emit it "
-        "again."
-    )
+    fault = f"model {getattr(model, 'name', model)!r} has no plan: it was not emitted"
+    why = "or it was loaded or cloned since, which gives a plain model"
+    raise PlanFileError(f"{fault}, {why}. Plan and emit it again.")
 
 
 def unplace(model: keras.Model) -> Any:

@@ -81,8 +81,7 @@ def test_frozen_weights_of_towers_cross_once_as_well(cluster):
     """No gradient comes back; what a call changes is no weight and read each time."""
     body = [layers.Dense(200, trainable=False), layers.Dense(4, "softmax")]
     net = sn.Net("wide")
-    x = net.input("x", (8,))
-    net.output(net.towers("a", x, body, on=["gpu:0", "gpu:1"]))
+    net.output(net.towers("a", net.input("x", (8,)), body, on=["gpu:0", "gpu:1"]))
 
     _, audit = assert_same(Case(net, X, Y, LOSS, way={"microbatches": 4}), cluster)
 

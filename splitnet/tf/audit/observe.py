@@ -51,10 +51,8 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         raise AuditError("batch is missing: audit(model, None, (x[:32], y[:32])).")
     placed = placed_of(model)
     if plan is None and placed is None:
-        raise AuditError(
-            f"model {model.name!r} was not emitted by splitnet: give audit() the plan "
-            "that it should keep."
-        )
+        fault = f"model {model.name!r} was not emitted by splitnet"
+        raise AuditError(f"{fault}: give audit() the plan that it should keep.")
     plan = placed.plan if plan is None else plan
     inputs, targets, weights = unpacked(batch)
     training = model.compiled and targets is not None
@@ -82,11 +80,10 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
             graphs = list(placed.graphs)  # which the model's own step replaces
             placed.graphs.update({} if graphs else known)
         except Exception as error:  # whatever a model makes of a batch
-            raise AuditError(
-                f"the watched step of model {model.name!r} failed: "
-                f"{type(error).__name__}: {first_line(error)} Give audit() a batch "
-                "that model.fit takes."
-            ) from error
+            why = f"{type(error).__name__}: {first_line(error)}"
+            fault = f"the watched step of model {model.name!r} failed: {why}"
+            advice = "Give audit() a batch that model.fit takes."
+            raise AuditError(f"{fault} {advice}") from error
     size = _batch_size(inputs)
     graphs = graphs or list(known)
     return _judged(model, plan, placed, functions, graphs, size, training=training)

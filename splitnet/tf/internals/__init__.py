@@ -75,10 +75,8 @@ def missing(module: str, needed: dict[str, str]) -> list[str]:
 def check_versions() -> None:
     """Refuse versions and backends that splitnet cannot place models with."""
     if (backend := keras.backend.backend()) != "tensorflow":
-        raise ConfigError(
-            f"splitnet cannot place models with the Keras backend {backend!r}; set "
-            "KERAS_BACKEND=tensorflow before the first import."
-        )
+        fault = f"splitnet cannot place models with the Keras backend {backend!r}"
+        raise ConfigError(f"{fault}; set KERAS_BACKEND=tensorflow before any import.")
     for library, here, (low, high), faults in (
         ("Keras", keras.__version__, KERAS, missing("keras_api", _OF_KERAS)),
         ("TensorFlow", tf.__version__, TENSORFLOW, missing("tf_api", _OF_TENSORFLOW)),

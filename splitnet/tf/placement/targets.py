@@ -48,12 +48,10 @@ def planned_here(plan: Plan) -> Plan:
         for part, device in plan.device_of.items()
         if made.device_of[part] != device
     ]
-    warn(
-        f"not on this machine: {', '.join(n for n in missing if n in used)}. "
-        f"{len(moved)} of {len(plan.placements)} parts of {plan.graph.name!r} run "
-        f"elsewhere than planned: {', '.join(moved)}. plan_of(model) has the plan with "
-        "these fallbacks."
-    )
+    lost = f"not on this machine: {', '.join(n for n in missing if n in used)}"
+    some = f"{len(moved)} of {len(plan.placements)} parts of {plan.graph.name!r}"
+    run = f"run elsewhere than planned: {', '.join(moved)}"
+    warn(f"{lost}. {some} {run}. plan_of(model) has the plan with these fallbacks.")
     return made
 
 
@@ -87,12 +85,10 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> A
                 held[site.call][device] += value.shape.num_elements() or 0
     pins = {call: max(on, key=on.__getitem__) for call, on in held.items()}
     if len(set(pins.values())) == 1 and len(cluster) > 2:
-        warn(
-            f"pins='as_built': all variables of {graph.name!r} are on "
-            f"{next(iter(pins.values()))}. TensorFlow uses another device without a "
-            "word where the one of a tf.device scope is not available; build the model "
-            "with the devices of this machine, or give pins as a mapping."
-        )
+        found = f"all variables of {graph.name!r} are on {next(iter(pins.values()))}"
+        why = "TensorFlow uses another device without a word where the one of a scope"
+        how = "build the model with this machine's devices, or give pins as a mapping"
+        warn(f"pins='as_built': {found}. {why} is not available; {how}.")
     for call in graph.calls:
         read: Counter[str] = Counter()
         for tensor in graph.tensors if call.name not in pins else ():

@@ -63,9 +63,9 @@ def cut_layer(
     axis = _axis_of(layer, config, count)
     width = _extent(config[_COUNTED[kind][0]], axis)
     if width < count:
+        what = f"{width} {'heads' if attends else 'outputs'}"
         raise SplitnetError(
-            f"{who} has {width} {'heads' if attends else 'outputs'}, which cannot be "
-            f"cut over {count} devices."
+            f"{who} has {what}, which cannot be cut over {count} devices."
         )
     whole = copies.of(layer)
     if not isinstance(call(whole), keras.KerasTensor):
@@ -112,10 +112,8 @@ def cut_layer(
 def _checked_config(layer: Any) -> dict[str, Any]:
     kind = type(layer).__name__
     if kind not in _COUNTED or not keras_api.from_keras(layer):
-        raise SplitnetError(
-            f"its body is {layer!r}, which cannot be cut along its outputs; these can: "
-            f"{', '.join(sorted(_COUNTED))}."
-        )
+        fault = f"its body is {layer!r}, which cannot be cut along its outputs"
+        raise SplitnetError(f"{fault}; these can: {', '.join(sorted(_COUNTED))}.")
     config: dict[str, Any] = layer.get_config()
     config.pop("build_config", None)
     activation = getattr(layer, "activation", None)
@@ -129,9 +127,9 @@ def _checked_config(layer: Any) -> dict[str, Any]:
         and type(activation).build is not keras.layers.Layer.build,
     }
     if found := [what for what, has in obstacles.items() if has]:
+        fault = "which its slices cannot have each for itself; use net.branch"
         raise SplitnetError(
-            f"{kind} {layer.name!r} has {' and '.join(found)}, which its slices cannot "
-            "have each for itself; use net.branch."
+            f"{kind} {layer.name!r} has {' and '.join(found)}, {fault}."
         )
     return config
 

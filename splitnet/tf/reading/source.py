@@ -260,9 +260,9 @@ class NetTrace:
                 made = self._apply(branch.body, inputs)
             flat = keras.tree.flatten(made)
             if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
+                wanted = "a tensor, or a tuple, list or dict of tensors"
                 raise SplitnetError(
-                    f"its body returned {made!r}; it must return a tensor, or a tuple, "
-                    "list or dict of tensors."
+                    f"its body returned {made!r}; it must return {wanted}."
                 )
         except Exception as error:  # whatever a layer or a user's function raises
             if keras_api.needs_memory(error):

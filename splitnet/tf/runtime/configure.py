@@ -174,11 +174,9 @@ def _share(settings: Settings, index: int, faults: list[str]) -> int:
 def idle_settings(settings: Settings, names: Container[str]) -> list[str]:
     """A remark for each of these settings that is of GPUs, where there are none."""
     gpus = _tf().config.list_physical_devices("GPU")
-    return [
-        f"{_said(settings, name)} has no effect: TensorFlow finds no GPU here"
-        for name in _GPU_SETTINGS
-        if name in names and settings[name] and not gpus
-    ]
+    idle = [n for n in _GPU_SETTINGS if n in names and settings[n] and not gpus]
+    why = "has no effect: TensorFlow finds no GPU here"
+    return [f"{_said(settings, name)} {why}" for name in idle]
 
 
 def _said(settings: Settings, name: str) -> str:

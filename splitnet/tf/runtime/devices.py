@@ -50,11 +50,9 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
     speed["bandwidth"] = f"{min(10 * cores, 100)} GB/s"
     if configure.cpu_devices() <= stand_in_gpus:
         if configure.started():
-            raise ConfigError(
-                f"too late for {stand_in_gpus} stand-in GPUs: they need a CPU device "
-                "each and one more, and TensorFlow has started with "
-                f"{configure.cpu_devices()}. {configure.EARLIER}"
-            )
+            need = "they need a CPU device each and one more, and TensorFlow has"
+            late = f"too late for {stand_in_gpus} stand-in GPUs: {need} started with"
+            raise ConfigError(f"{late} {configure.cpu_devices()}. {configure.EARLIER}")
         configure.make_cpu_devices(stand_in_gpus + 1)
     for i in range(stand_in_gpus):
         target = f"/device:CPU:{i + 1}"

@@ -208,19 +208,16 @@ def connect(
     workers, address = workers_of(cluster), {host.name: host for host in cluster.hosts}
     needed = {CLIENT, *(device.host or CLIENT for device in cluster)}
     if missing := sorted(needed - {*address}) or ([] if workers else ["worker:0"]):
-        raise ConfigError(
-            f"cannot join this cluster: no address for {', '.join(missing)}. Give it a "
-            'table [hosts] with lines such as "client" = "10.0.0.1:2222".'
-        )
+        fault = f"cannot join this cluster: no address for {', '.join(missing)}"
+        form = 'a table [hosts] with lines such as "client" = "10.0.0.1:2222"'
+        raise ConfigError(f"{fault}. Give it {form}.")
     again = started()
     if again and not _joined:
-        raise ConfigError(
-            f"too late to join a cluster: TensorFlow has already started. {EARLIER}"
-        )
+        late = "too late to join a cluster: TensorFlow has already started"
+        raise ConfigError(f"{late}. {EARLIER}")
     if again and _joined[0].cluster.hosts != cluster.hosts:
-        raise ConfigError(
-            "this program has joined another cluster; TensorFlow can join one only."
-        )
+        why = "TensorFlow can join one only"
+        raise ConfigError(f"this program has joined another cluster; {why}.")
     listen(cluster, None if again else address[CLIENT], allow_remote=allow_remote)
     _wait_for(workers, usual if wait_seconds is None else wait_seconds)
     hide_remarks()
@@ -247,12 +244,11 @@ def _wait_for(workers: Sequence[Host], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while bad := [str(found) for found in probe(workers) if found.state != "healthy"]:
         if time.monotonic() > deadline:
-            raise WorkerError(
-                f"{len(bad)} of {len(workers)} workers did not answer in {seconds:.0f} "
-                "s. Start them by `splitnet worker`, or look at the addresses in "
-                "[hosts].",
-                bad,
+            late = f"{len(bad)} of {len(workers)} workers did not answer"
+            hint = (
+                "Start them by `splitnet worker`, or look at the addresses in [hosts]"
             )
+            raise WorkerError(f"{late} in {seconds:.0f} s. {hint}.", bad)
         time.sleep(0.1)
 
 
@@ -343,18 +339,17 @@ def job_of(environ: Mapping[str, str]) -> Job:
                 client, workers, index = read(environ)
                 return Job(_cluster(client, workers, environ), origin, index)
             except Exception as error:  # of variables, JSON or TensorFlow's resolver
-                raise ConfigError(
-                    f"{origin} cannot be read ({type(error).__name__}: {error}). Files "
-                    "that `splitnet launch` writes set what is needed; see "
-                    "docs/machines.md."
-                ) from None
+                fault = f"{origin} cannot be read ({type(error).__name__}: {error})"
+                hint = (
+                    "`splitnet launch` writes files that set it; see docs/machines.md"
+                )
+                raise ConfigError(f"{fault}. {hint}.") from None
     if path := environ.get(CLUSTER_VARIABLE):
         return Job(Cluster.load(path), f"file {path}")
-    raise ConfigError(
-        "which cluster? Give one, such as Cluster.load('cluster.toml'), or start the "
-        "program by `splitnet cluster up` or `splitnet launch`. Looked for: "
-        f"{', '.join([*JOB_VARIABLES, CLUSTER_VARIABLE])}."
-    )
+    give = "which cluster? Give one, such as Cluster.load('cluster.toml'), or"
+    how = "start the program by `splitnet cluster up` or `splitnet launch`"
+    looked = ", ".join([*JOB_VARIABLES, CLUSTER_VARIABLE])
+    raise ConfigError(f"{give} {how}. Looked for: {looked}.")
 
 
 def _tf_config(environ: Mapping[str, str]) -> _Found:

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import psutil
 from msgspec import Meta
@@ -106,14 +106,10 @@ class LocalWorkers(AbstractContextManager["LocalWorkers"]):
         heap = _HEAP | ({"MALLOC_ARENA_MAX": "1"} if "--core" in command else {})
         own = {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
         with self._log(index).open("wb") as written:
-            process = subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=written,
-                env=heap | os.environ | own,
-                start_new_session=True,  # Ctrl-C is its owner's to handle
-                preexec_fn=end_with_parent,
-            )
+            how: Any = {"stdout": subprocess.PIPE, "stderr": written}
+            how |= {"start_new_session": True}  # Ctrl-C is its owner's to handle
+            how |= {"preexec_fn": end_with_parent, "env": heap | os.environ | own}
+            process = subprocess.Popen(command, **how)
         self.processes[index : index + 1] = [process]
 
     def room(self, indices: Iterable[int]) -> dict[str, int]:
@@ -261,10 +257,9 @@ def isolate() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
             fcntl.ioctl(plug, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
     except OSError as error:
-        raise ConfigError(
-            "cannot make a private network for workers, for which Linux must allow "
-            f"user namespaces: {error.strerror}. {_ADVICE}"
-        ) from None
+        fault = "cannot make a private network for workers"
+        why = f"for which Linux must allow user namespaces: {error.strerror}"
+        raise ConfigError(f"{fault}, {why}. {_ADVICE}") from None
 
 
 def end_with_parent() -> None:
@@ -285,11 +280,10 @@ def listen(cluster: Cluster, host: Host | None, *, allow_remote: bool) -> None:
     """
     allowed = allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1"
     if not allowed and (interfaces := open_interfaces()):
-        raise ConfigError(
-            "TensorFlow listens on every interface, without a password, and whoever "
-            "reaches it can run what they like here. This machine can be reached over "
-            f"{', '.join(interfaces)}. {_ADVICE}"
-        )
+        why = "without a password: whoever reaches it can run what they like here"
+        over = f"This machine can be reached over {', '.join(interfaces)}"
+        fault = f"TensorFlow listens on every interface, {why}. {over}"
+        raise ConfigError(f"{fault}. {_ADVICE}")
     known = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
     names = [one.address.rpartition(":")[0].strip("[]") for one in cluster.hosts]
     names = [*filter(None, known.split(",")), *names]
@@ -301,11 +295,10 @@ def listen(cluster: Cluster, host: Host | None, *, allow_remote: bool) -> None:
         try:  # as TensorFlow does: on every interface
             plug.bind(("", int(host.address.rpartition(":")[2])))
         except OSError as error:
-            raise ConfigError(
-                f"{host.name} cannot listen at {host.address} ({error.strerror}): "
-                "another process uses the port, such as a program that has joined this "
-                f"cluster. End it, or give {host.name} another address in [hosts]."
-            ) from None
+            fault = f"{host.name} cannot listen at {host.address} ({error.strerror})"
+            why = "another process uses it, such as one that has joined this cluster"
+            how = f"End it, or give {host.name} another address in [hosts]"
+            raise ConfigError(f"{fault}: {why}. {how}.") from None
 
 
 def serve(
@@ -324,10 +317,8 @@ def serve(
     """
     workers = {h.task: h for h in cluster.hosts if h.job == "worker"}
     if index not in workers:
-        raise ConfigError(
-            f"the cluster has no worker {index}. Workers with an address in [hosts]: "
-            f"{', '.join(host.name for host in workers.values()) or 'none'}."
-        )
+        here = ", ".join(host.name for host in workers.values()) or "none"
+        raise ConfigError(f"the cluster has no worker {index}. In [hosts]: {here}.")
     listen(cluster, workers[index], allow_remote=allow_remote)
     if core is not None:
         os.sched_setaffinity(0, {core})
@@ -357,10 +348,9 @@ def limit_memory(count: int) -> int:
     held = psutil.Process().memory_info()
     left = count - held.rss
     if left <= 0:
-        raise ConfigError(
-            f"a memory limit of {format_bytes(count)} leaves nothing: TensorFlow's "
-            f"server alone holds {format_bytes(held.rss)}. Allow more."
-        )
+        fault = f"a memory limit of {format_bytes(count)} leaves nothing"
+        why = f"TensorFlow's server alone holds {format_bytes(held.rss)}"
+        raise ConfigError(f"{fault}: {why}. Allow more.")
     resource.setrlimit(resource.RLIMIT_DATA, (held.data + left, held.data + left))
     return left
 

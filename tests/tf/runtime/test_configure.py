@@ -34,8 +34,9 @@ class Machine:
         self.details = {"device_name": model, "compute_capability": (8, 0)}
 
     def _physical(self, kind=""):
-        others = [tf.config.PhysicalDevice("CPU:0", "CPU")]
-        return self.gpus if kind == "GPU" else others
+        return (
+            self.gpus if kind == "GPU" else [tf.config.PhysicalDevice("CPU:0", "CPU")]
+        )
 
     def _set_visible(self, gpus, device_type):
         if self.started and self.visible != gpus:

@@ -6,10 +6,7 @@ from types import ModuleType, SimpleNamespace
 from splitnet.tf.runtime.nvml import cards
 
 GIB = 2**30
-
-
-class NVMLError(Exception):
-    """What a query that a card does not know raises."""
+NVMLError = type("NVMLError", (Exception,), {})  # of a query that a card does not know
 
 
 def driver(count, **queries):
@@ -22,17 +19,14 @@ def driver(count, **queries):
         "DeviceGetHandleByIndex": lambda index: index,
         "DeviceGetUUID": lambda card: f"GPU-{card}abc",
         "DeviceGetName": lambda card: f"card {card}",
-        "DeviceGetMemoryInfo": lambda card: SimpleNamespace(
-            total=80 * GIB, free=(60 - card) * GIB
-        ),
+        "DeviceGetMemoryInfo": lambda _: SimpleNamespace(total=80 * GIB, free=60 * GIB),
         "DeviceGetUtilizationRates": lambda card: SimpleNamespace(gpu=25),
         "DeviceGetComputeRunningProcesses": lambda card: [process],
         "DeviceGetP2PStatus": lambda card, other, what: what,
     }
     module = ModuleType("pynvml")
     given = {f"nvml{name}": act for name, act in (answers | queries).items()}
-    vars(module).update(given)
-    vars(module).update(NVML_P2P_CAPS_INDEX_READ=(0,), NVMLError=NVMLError)
+    vars(module).update(given, NVML_P2P_CAPS_INDEX_READ=(0,), NVMLError=NVMLError)
     return module
 
 

@@ -166,6 +166,7 @@ def test_a_job_of_slurm_is_tried_again_and_all_know_its_cluster(
 ):
     """Worker and program start twice, and are told the same cluster."""
     script = launched("--max-restarts", "1", "--", "train", capsys=capsys)
+    assert "GPUS" not in script  # those that `sbatch --gpus-per-node` grants count
     for name, value in BATCH.items():
         monkeypatch.setenv(name, value)
     programs = {"job": script, "srun": SRUN, "splitnet": SERVES, "train": FAILS_ONCE}

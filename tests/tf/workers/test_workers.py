@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import tensorflow as tf
@@ -91,13 +92,9 @@ def test_connect_names_what_is_missing(monkeypatch):
 
 def test_isolate_says_which_part_the_system_refuses(monkeypatch):
     """Some systems make a user namespace and then refuse to give it any rights."""
-
-    class Refusing:
-        def __init__(self, *parts):
-            raise PermissionError(1, "Operation not permitted")
-
+    refusing = Mock(side_effect=PermissionError(1, "Operation not permitted"))
     monkeypatch.setattr(start, "open_interfaces", lambda: ["eth0"])
-    monkeypatch.setattr(start, "Path", Refusing)
+    monkeypatch.setattr(start, "Path", refusing)
     monkeypatch.setattr(start, "_call", lambda name, flags: int(flags == 0x40000000))
     monkeypatch.setattr(start.psutil.Process, "num_threads", lambda _: 1)
 
