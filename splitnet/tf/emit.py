@@ -97,8 +97,7 @@ def emit(
     homes, default = homes_of(plan, blueprint.sites), _default_device()
     cloned = clone(blueprint, lambda one: homes.get(id(one), default), copy=copy)
     model = cloned.model
-    if cloned.reused:
-        plan = replace(plan, reused=cloned.reused)
+    plan = replace(plan, reused=cloned.reused)
     placed = placement(plan, cloned.flow, cloned.sites)
     wait_for_workers()
     _settle(placed)

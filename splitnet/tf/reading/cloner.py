@@ -277,10 +277,12 @@ class Cloner:
 
     def _fill(self, original: Any, copy: Any) -> None:
         """Give a copy the values its original has or would have; freeze it alike."""
+        learned = set(map(id, keras_api.weights_of(copy)))
         for old, new in zip(variables_of(original), variables_of(copy)):
+            # A tape never watches a variable that was made frozen, thawed or not.
+            new.trainable |= id(new) in learned
             keras_api.copy_value(new, old)
-            if old.trainable != new.trainable:
-                new.trainable = old.trainable
+            new.trainable = old.trainable
         for old, new in zip(sublayers(original), sublayers(copy)):
             keras_api.freeze_as(new, old)
         self._filled.add(id(copy))
@@ -331,8 +333,7 @@ def functional(
     made = type(model).__new__(type(model))
     keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
     keras_api.freeze_as(made, model)
-    known = {id(old): new for old, new in zip(model.inputs, made.inputs)}
-    known |= tensors or {}
+    known = dict(zip(map(id, model.inputs), made.inputs)) | dict(tensors or {})
 
     def copied(value: Any) -> Any:
         """A copy of what belongs to the model; anything else as it is."""

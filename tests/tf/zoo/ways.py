@@ -156,8 +156,7 @@ class Recomputed(layers.Dense):
     """Keeps nothing for its backward pass, in which it is computed again."""
 
     def call(self, inputs):
-        again = tf.recompute_grad(lambda x: tf.tanh(tf.matmul(x, self.kernel)))
-        return again(inputs)
+        return tf.recompute_grad(lambda x: tf.tanh(tf.matmul(x, self.kernel)))(inputs)
 
 
 class Doubled(layers.Dense):
