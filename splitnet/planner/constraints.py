@@ -45,7 +45,7 @@ class Request:
     """
 
     def __init__(self, graph: Graph, cluster: Cluster, part: Part) -> None:
-        self.part, self.first = part, (part.on or ("auto",))[0]
+        self.part, self.first, self.graph = part, (part.on or ("auto",))[0], graph
         self.kind = self.first.rpartition("/")[2].partition(":")[0]
         calls, home = graph.calls_of[part.name], cluster.home.name
         self.bound = next((call for call in calls if call.cpu_only), None)
@@ -96,7 +96,10 @@ class Request:
             return "near", ""
         listed = [name for name in self.here if device in self.lists[name]]
         if devices:  # not listed: the client's CPU, where a strategy joins towers
-            text = f"{first} is full; {device} is next in the list"
+            ties = ((p.name, *p.near, *p.apart) for p in self.graph.parts)
+            tied = any(self.part.name in names for names in ties if len(names) > 1)
+            why = "is full" + " or ruled out by near= or apart=" * tied
+            text = f"{first} {why}; {device} is next in the list"
             return "", text * bool(listed)
         text = f"there is no {self.kind} available"
         if device.rpartition("/")[2].startswith(self.kind):
@@ -116,8 +119,8 @@ def resolve(
     """Turn the requests of parts into devices that groups of parts may use.
 
     If no requested device is available, `missing` is "fallback" (others of its kind) or
-    "error". With `whole_lists`, for when first requests are full, every device of a
-    list is allowed, and what requested one missing device need not stay together.
+    "error". With `whole_lists`, for when first requests are full or conflict, every
+    device of a list is allowed, and what requested one missing device may be apart.
     """
     requests = {part.name: Request(graph, cluster, part) for part in graph.parts}
     allowed = {n: one.allowed(whole_lists=whole_lists) for n, one in requests.items()}
@@ -125,8 +128,7 @@ def resolve(
     if lacking and missing == "error":
         available = ", ".join(device.name for device in cluster)
         fault = f"not every requested device is available (available: {available})."
-        parts = (graph.part[name] for name in lacking)
-        faults = (f"part {p.name!r} requests {', '.join(p.on)}" for p in parts)
+        faults = (f"part {n!r} requests {', '.join(graph.part[n].on)}" for n in lacking)
         raise DeviceError(f"{fault} Change on=, or use missing='fallback'.", faults)
     first: dict[str, str] = {}  # part that requests a missing device
     bound = []
@@ -141,6 +143,8 @@ def resolve(
             for name in filter(lambda name: requests[name].yields, group):
                 del allowed[name]
     if broken := list(conflicts(bound, allowed)):
+        if not whole_lists:
+            return resolve(graph, cluster, missing=missing, whole_lists=True)
         raise DeviceError("conflicting placement constraints:", broken)
     number = {name: i for i, parts in enumerate(members) for name in parts}
     apart: list[dict[int, None]] = [{} for _ in members]

@@ -7,7 +7,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.constraints import fallbacks_of, violations
+from splitnet.planner.constraints import violations
 from splitnet.planner.evaluate import score
 from splitnet.planner.problem import in_calls
 from tests.planner.quick import find_plan
@@ -48,6 +48,11 @@ def wanting(graph, **on):
             "gpu:0 is full; gpu:1 is next in the list",
         ),
         (
+            wanting(with_part(two_towers(), "tell", apart=("see",)), tell="gpu:0 cpu"),
+            *("2*gpu cpu", {"tell": "cpu:0"}),
+            "gpu:0 is full or ruled out by near= or apart=; cpu:0 is next in the list",
+        ),
+        (
             two_towers(),
             *("cpu", {"see": "cpu:0", "tell": "cpu:0"}),
             "there is no gpu available",
@@ -63,11 +68,6 @@ def test_what_is_not_there_is_replaced_and_recorded(graph, box, expected, reason
     for fallback in plan.fallbacks:
         assert fallback.reason == reason
         assert fallback.requested == graph.part[fallback.part].on[0]
-
-
-def test_what_a_strategy_joins_on_the_cpu_of_a_client_is_no_fallback():
-    there = Cluster.of("worker:0/gpu:0", "cpu")
-    assert fallbacks_of(chain(1), there, {"x": "cpu:0", "c0": "cpu:0"}) == ()
 
 
 @pytest.mark.parametrize(("memory", "together"), [("1 GiB", True), ("10 MiB", False)])
