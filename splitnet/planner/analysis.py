@@ -186,9 +186,8 @@ def reason_text(plan: Plan, one: Placement) -> str:
     for fallback in plan.fallbacks:
         if fallback.part == one.part:
             return fallback.reason
-    best = _BEST.get(plan.objective, "")
-    known = _REASONS.get(one.reason, "")  # a file may give a reason of its own
-    return known.format(requested=one.requested, best=best) or one.reason
+    why = _REASONS.get(one.reason, "")  # a file may give a reason of its own
+    return why.format(requested=one.requested, best=_BEST[plan.objective]) or one.reason
 
 
 def alternative(
@@ -237,11 +236,10 @@ def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
     costs = None if few else compiled_step(evaluator.problem)
     tries = _MOST_COMPILED // size if costs else tries
     found: dict[str, list[Alternative]] = {}
-    for part, devices in targets.items():
-        tries -= len(devices)
-        if devices and tries >= 0:
-            moves = (alternative(plan, evaluator, part, d, costs) for d in devices)
-            found[part] = list(moves)
+    for part, names in targets.items():
+        tries -= len(names)
+        if names and tries >= 0:
+            found[part] = [alternative(plan, evaluator, part, n, costs) for n in names]
     return found
 
 

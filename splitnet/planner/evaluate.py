@@ -328,7 +328,7 @@ def reasons_of(found: Found) -> dict[str, str]:
     Every other device is simulated for each group with a choice, which is left out of
     large graphs: there all are "cost".
     """
-    evaluator, device_of, groups = found.evaluator, found.device_of, found.groups
+    evaluator, device_of, groups = found.evaluator, {**found.device_of}, found.groups
     graph, cluster = evaluator.graph, evaluator.cluster
     value = evaluator.evaluate(device_of).value
     less, same = value * (1 - 1e-9), value * (1 + 1e-9)
@@ -348,15 +348,15 @@ def reasons_of(found: Found) -> dict[str, str]:
             taken = {here, *(device_of[groups[j].parts[0]] for j in group.apart)}
             unused = [d for d in group.allowed if d not in device_of.values()]
             taken |= {*unused} - {*evaluator.unlike(unused)}  # equals of one of them
-            others = [
-                evaluator.evaluate({**device_of, **dict.fromkeys(group.parts, device)})
-                for device in group.allowed
-                if device not in taken
-            ]
-            full = better in group.allowed and here != better
-            if not full and any(one.fits and one.value <= same for one in others):
+            others = {
+                name: evaluator.evaluate(device_of | dict.fromkeys(group.parts, name))
+                for name in group.allowed
+                if name not in taken
+            }
+            full, judged = better in others and not others[better].fits, others.values()
+            if not full and any(one.fits and one.value <= same for one in judged):
                 reason = "tie"
-            elif full or any(one.value < less for one in others):
+            elif full or any(one.value < less for one in judged):
                 reason = "memory"
         for part in group.parts:
             one = Request(graph, cluster, graph.part[part])

@@ -69,9 +69,8 @@ class Sensitivity:
     def __str__(self) -> str:
         text = f"costs off by up to {self.perturbation:.0%}: the plan changes in "
         text += f"{self.changed:.0%} of {self.draws} draws and loses at most "
-        text += f"{self.regret:.1%}"
-        unsure = sorted(self.moved, key=lambda part: -self.moved[part])[:3]
-        return text + (f"; least sure of {', '.join(unsure)}." if unsure else ".")
+        top = ", ".join(sorted(self.moved, key=lambda part: -self.moved[part])[:3])
+        return f"{text}{self.regret:.1%}" + (f"; least sure of {top}." if top else ".")
 
     __repr__ = __str__  # what a prompt or a notebook shows
 

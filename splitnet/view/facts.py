@@ -87,11 +87,10 @@ def part_facts(plan: Plan) -> dict[str, PartFacts]:
 
 def summed(members: Sequence[PartFacts], times: int = 0) -> PartFacts:
     """The facts of parts together; what repeats `times` has the layers of one turn."""
-    first = members[0]
     period = len(members) // times if times else 0
     return replace(
-        first,
-        kind=first.kind if len({one.kind for one in members}) == 1 else "branch",
+        members[0],
+        kind=members[0].kind if len({one.kind for one in members}) == 1 else "branch",
         reason=", ".join(dict.fromkeys(one.reason for one in members)),
         layers=tuple(n for one in members[:period] for n in one.layers),
         shapes=members[-1].shapes if times else (),
