@@ -112,7 +112,9 @@ class StrategyComparison:
             head += "; the model fits no single device"
         chosen = self[self.chosen or best.kind]
         if chosen.kind != best.kind:
-            head += f" ({best.how}).\n{chosen.kind} is simpler and as good to 2 %"
+            short = chosen.seconds > 1.02 * best.seconds
+            good = "in fit, as all steps below 1 ms are" if short else "to 2 %"
+            head += f" ({best.how}).\n{chosen.kind} is simpler and as good {good}"
         width = max(len(one.kind) for one in self.all)
         rows = [
             f"  {one.kind:<{width}}  {format_seconds(one.seconds):>9}  {one.how}: "
@@ -175,9 +177,8 @@ class Verdict:
         facts = [f"{moved} transferred per step, devices idle {mean:.0%} of the step"]
         if plan.bound > 0 and plan.value > 0 and not self.overfull:
             low = value_text(plan.objective, plan.bound, long=False)
-            proof = f"lower bound {low} (gap {plan.gap:.0%})"
-            optimal = plan.gap < 5e-4
-            facts.append("optimal under these constraints" if optimal else proof)
+            gap = f"lower bound {low} (gap {plan.gap:.0%})"
+            facts.append("optimal under these constraints" if plan.gap < 5e-4 else gap)
         if plan.ended_by_clock:
             facts.append("the time limit ended the search")
         if plan.objective != "memory" and isinstance(plan.costs, Costs):

@@ -101,6 +101,7 @@ def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():
     assert {row.kind for row in rows} >= {"one device", "towers", "pipeline"}
     assert plan.timeline.compute_seconds["cpu:0"] == 0
     assert pinned.device_of["c0"] == "cpu:0"
+    assert not sn.plan(chain(4), cluster, effort=9, strategy="auto", towers=2).fallbacks
 
 
 def test_a_plan_that_runs_another_way_is_simulated_so():

@@ -121,9 +121,8 @@ def compared(
     best = {} if chosen is None else {chosen.kind: chosen}
     for one in sorted(found, key=lambda c: (not c.fits, c.seconds)):
         best.setdefault(one.kind, one)
-    rows = [one.row for one in best.values()]
-    rows.sort(key=lambda row: (not row.fits, row.seconds))
-    return StrategyComparison(tuple(rows), "" if chosen is None else chosen.kind)
+    rows = sorted(best.values(), key=lambda one: (not one.fits, one.seconds))
+    return StrategyComparison(tuple(c.row for c in rows), chosen.kind if chosen else "")
 
 
 def undivided(plan: Plan) -> Evaluator:
