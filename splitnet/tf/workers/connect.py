@@ -60,6 +60,7 @@ def workers_of(cluster: Cluster) -> list[Host]:
 
 def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health]:
     """Ask all these workers at once for their state, within the time limit."""
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # else forks abort or hang
     import grpc
 
     no_proxy = [("grpc.enable_http_proxy", 0)]

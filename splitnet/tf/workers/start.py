@@ -280,10 +280,9 @@ def listen(cluster: Cluster, host: Host | None, *, allow_remote: bool) -> None:
     """
     allowed = allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1"
     if not allowed and (interfaces := open_interfaces()):
-        why = "without a password: whoever reaches it can run what they like here"
+        why = "on every interface, without a password: whoever reaches it can run what"
         over = f"This machine can be reached over {', '.join(interfaces)}"
-        fault = f"TensorFlow listens on every interface, {why}. {over}"
-        raise ConfigError(f"{fault}. {_ADVICE}")
+        raise ConfigError(f"TensorFlow listens {why} they like here. {over}. {_ADVICE}")
     known = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
     names = [one.address.rpartition(":")[0].strip("[]") for one in cluster.hosts]
     names = [*filter(None, known.split(",")), *names]

@@ -37,16 +37,11 @@ def unknown(*arguments):
 def test_cards_are_counted_as_cuda_does(monkeypatch):
     """CUDA_VISIBLE_DEVICES orders, hides, and ends at what it does not know."""
     monkeypatch.setitem(sys.modules, "pynvml", driver(2))
-    for visible, models in (
-        ("1,0", ["card 1", "card 0"]),
-        ("GPU-1", ["card 1"]),
-        ("0,7,1", ["card 0"]),
-        ("-1", []),
-        ("", []),
-    ):
+    told = {"1,0": [1, 0], "GPU-1": [1], "0,7,1": [0], "-1": [], "": []}
+    for visible, numbers in told.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert [card.model for card in cards()] == models
-        assert [card.index for card in cards()] == list(range(len(models)))
+        assert [card.model for card in cards()] == [f"card {n}" for n in numbers]
+        assert [card.index for card in cards()] == list(range(len(numbers)))
 
 
 def test_cards_tell_all_that_is_known(monkeypatch):
