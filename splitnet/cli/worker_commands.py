@@ -33,8 +33,8 @@ _ENGINES = {"slurm": "sbatch", "kubernetes": "kubectl apply -f"}  # start the jo
 
 def worker(
     cluster: Annotated[str, "File with the addresses of all hosts."] = None,
-    index: Annotated[int, "Number of this worker; else the job's."] = None,
-    core: Annotated[int, "Use this processor core only."] = None,
+    index: Annotated[Count, "Number of this worker; else the job's."] = None,
+    core: Annotated[Count, "Use this processor core only."] = None,
     threads: Threads = None,
     memory: MemoryLimit = None,
     allow_remote: AllowRemote = False,
@@ -47,6 +47,8 @@ def worker(
     from splitnet.tf.workers.connect import job_of
     from splitnet.tf.workers.start import serve
 
+    if core is not None and core not in (here := sorted(os.sched_getaffinity(0))):
+        raise ConfigError(f"there is no processor core {core} here. Here: {here}.")
     if cluster:
         where = Cluster.load(cluster)
     else:

@@ -347,10 +347,9 @@ def job_of(environ: Mapping[str, str]) -> Job:
                 raise ConfigError(f"{fault}. {hint}.") from None
     if path := environ.get(CLUSTER_VARIABLE):
         return Job(Cluster.load(path), f"file {path}")
-    give = "which cluster? Give one, such as Cluster.load('cluster.toml'), or"
-    how = "start the program by `splitnet cluster up` or `splitnet launch`"
+    how = "Cluster.load('cluster.toml'), or start by `splitnet cluster up` or `launch`"
     looked = ", ".join([*JOB_VARIABLES, CLUSTER_VARIABLE])
-    raise ConfigError(f"{give} {how}. Looked for: {looked}.")
+    raise ConfigError(f"which cluster? Give {how}. Looked for: {looked}.")
 
 
 def _tf_config(environ: Mapping[str, str]) -> _Found:

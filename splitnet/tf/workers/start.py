@@ -347,9 +347,8 @@ def limit_memory(count: int) -> int:
     held = psutil.Process().memory_info()
     left = count - held.rss
     if left <= 0:
-        fault = f"a memory limit of {format_bytes(count)} leaves nothing"
-        why = f"TensorFlow's server alone holds {format_bytes(held.rss)}"
-        raise ConfigError(f"{fault}: {why}. Allow more.")
+        why = f"TensorFlow's server alone holds {format_bytes(held.rss)}; allow more"
+        raise ConfigError(f"a limit of {format_bytes(count)} leaves nothing: {why}.")
     resource.setrlimit(resource.RLIMIT_DATA, (held.data + left, held.data + left))
     return left
 
