@@ -36,7 +36,6 @@ def graph_of(name, calls, edges, *, parts=None, weight_bytes=MIB, batch=32):
     by_name = {one.name: one for one in calls}
     weights = dict.fromkeys(w for one in calls for w in one.weights)
     read = {a for a, _ in edges}
-    kinds = {one.part: one.kind for one in calls}
     return Graph(
         name=name,
         batch=batch,
@@ -49,7 +48,7 @@ def graph_of(name, calls, edges, *, parts=None, weight_bytes=MIB, batch=32):
             parts
             or [
                 Part(p, "input", ("cpu",)) if kind == "InputLayer" else Part(p)
-                for p, kind in kinds.items()
+                for p, kind in {one.part: one.kind for one in calls}.items()
             ]
         ),
         outputs=tuple(one.name for one in calls if one.name not in read),

@@ -55,8 +55,7 @@ def test_emit_spares_cudnn_on_the_cpu(cluster):
     """Keras picks cuDNN where any GPU is; a recurrent branch on the CPU must not."""
     net = sn.Net("rnn")
     x = net.input("x", (4, 3))
-    home = layers.Bidirectional(layers.LSTM(2, name="inner"), name="home")
-    a = net.branch("a", x, home, on="cpu")
+    a = net.branch("a", x, layers.Bidirectional(layers.LSTM(2), name="home"), on="cpu")
     b = net.branch("b", x, layers.GRU(4, name="away"), on="gpu:0")
     net.output(net.merge("m", [a, b], layers.Add()))
     model = emitted(net, cluster)
@@ -88,7 +87,7 @@ def test_copy_false_places_the_layers_of_the_source(cluster):
 
 
 def test_a_compilation_that_cannot_be_copied_is_told(cluster):
-    """The model is placed all the same, not compiled; a plan is asked for by name."""
+    """The model is placed all the same, to be compiled; a plan is asked for by name."""
 
     class Odd(keras.optimizers.SGD):
         def get_config(self):
@@ -96,11 +95,14 @@ def test_a_compilation_that_cannot_be_copied_is_told(cluster):
 
     model = keras.Sequential([keras.Input((4,)), layers.Dense(2)], name="odd")
     model.compile(Odd(), "mse")
+    model.dtype_policy = "mixed_float16"  # losses are to be scaled
     plan = sn.plan(model, cluster, batch=4, time_limit=0.1)
     with pytest.warns(
         UserWarning, match="copy of model 'odd' is not compiled: no word"
     ):
-        assert not sn.emit(model, plan).compiled
+        placed = sn.emit(model, plan)
+    assert not placed.compiled
+    assert placed.dtype_policy == model.dtype_policy
     with pytest.raises(sn.DeclarationError, match="plan= must be Plan"):
         sn.emit(model, cluster)
 

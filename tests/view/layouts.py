@@ -73,5 +73,4 @@ def _box(thing):
 
 def _overlap(one, other):
     wide = min(one[2], other[2]) - max(one[0], other[0])
-    tall = min(one[3], other[3]) - max(one[1], other[1])
-    return min(wide, tall) > 0.5
+    return min(wide, min(one[3], other[3]) - max(one[1], other[1])) > 0.5

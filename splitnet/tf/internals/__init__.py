@@ -25,7 +25,7 @@ _OF_KERAS = {
     "keras.src.ops.node:KerasHistory": "operation node_index",
     "keras:Sequential": "_functional",
     "keras.layers:Layer": "_get_regularization_losses _flatten_layers _layers "
-    "_trainable_variables _trainable",
+    "_trainable_variables _trainable _dtype_policy",
     "keras.layers:BatchNormalization": "_moments",
     "keras.layers:Lambda": "_output_shape",
     "keras:Model": "_compile_loss _compile_metrics _compile_config _loss_tracker "

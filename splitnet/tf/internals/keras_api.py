@@ -102,9 +102,9 @@ def variables_of(operation: Any) -> list[Any]:
     return list({id(v): v for v in found}.values())
 
 
-def freeze_as(layer: Any, other: Any) -> None:
-    """Freeze a layer, or not, as another is; those inside of it stay as they are."""
-    layer._trainable = other.trainable
+def take_settings(layer: Any, other: Any) -> None:
+    """Freeze a layer, or not, as another is, with its policy; not what is inside."""
+    layer._trainable, layer._dtype_policy = other.trainable, other.dtype_policy
 
 
 def weights_of(operation: Any) -> list[Any]:

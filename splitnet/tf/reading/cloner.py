@@ -284,7 +284,7 @@ class Cloner:
             keras_api.copy_value(new, old)
             new.trainable = old.trainable
         for old, new in zip(sublayers(original), sublayers(copy)):
-            keras_api.freeze_as(new, old)
+            keras_api.take_settings(new, old)
         self._filled.add(id(copy))
 
     def _source(self, operation: Any) -> Any:
@@ -332,7 +332,7 @@ def functional(
     """
     made = type(model).__new__(type(model))
     keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
-    keras_api.freeze_as(made, model)
+    keras_api.take_settings(made, model)
     known = dict(zip(map(id, model.inputs), made.inputs)) | dict(tensors or {})
 
     def copied(value: Any) -> Any:

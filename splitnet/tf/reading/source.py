@@ -81,7 +81,7 @@ def _functional_of(model: Any) -> Any:
         )
     if base is keras.Sequential:
         made = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-        keras_api.freeze_as(made, model)
+        keras_api.take_settings(made, model)
         return made
     return model
 

@@ -90,8 +90,7 @@ def chain(body=None, **way):
     x = net.input("x", (8,))
     a = net.branch("a", x, [layers.Dense(12, activation="relu")], on="gpu:0")
     dense = layers.Dense(12, activation="tanh", activity_regularizer="l2")
-    middle = body or [dense, layers.LayerNormalization()]
-    b = net.branch("b", a, middle, on="gpu:1")
+    b = net.branch("b", a, body or [dense, layers.LayerNormalization()], on="gpu:1")
     last = layers.Dense(4, activation="softmax", kernel_regularizer="l2")
     net.output(net.branch("c", b, last, on="gpu:2"))
     return Case(
