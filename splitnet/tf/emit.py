@@ -234,8 +234,7 @@ def _carry_compilation(source: Any, model: Any) -> None:
     try:
         model.compile(**keras_api.compile_arguments(source))
     except Exception as error:  # a stranger's optimizer, loss or metric may refuse
-        fault = f"the copy of model {source.name!r} is not compiled: {error}"
-        warn(f"{fault}. Call model.compile() on it.")
+        warn(f"the copy of model {source.name!r} is not compiled: {error}. Compile it.")
         return
     if splitting.joined_layers(model) != splitting.joined_layers(source):
         splitting.take_state(model, source)

@@ -20,6 +20,7 @@ from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.placement.overlay import marked
 from splitnet.tf.placement.placed import Placed, placed_of, placement
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
+from splitnet.tf.workers.connect import wait_for_workers
 
 _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
 # TensorFlow collects executed graphs per process, so one audit runs at a time.
@@ -49,6 +50,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
     """
     if batch is None:
         raise AuditError("batch is missing: audit(model, None, (x[:32], y[:32])).")
+    wait_for_workers(ask=True)
     placed = placed_of(model)
     if plan is None and placed is None:
         fault = f"model {model.name!r} was not emitted by splitnet"
@@ -82,8 +84,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         except Exception as error:  # whatever a model makes of a batch
             why = f"{type(error).__name__}: {first_line(error)}"
             fault = f"the watched step of model {model.name!r} failed: {why}"
-            advice = "Give audit() a batch that model.fit takes."
-            raise AuditError(f"{fault} {advice}") from error
+            raise AuditError(f"{fault} Give a batch that model.fit takes.") from error
     size = _batch_size(inputs)
     graphs = graphs or list(known)
     return _judged(model, plan, placed, functions, graphs, size, training=training)

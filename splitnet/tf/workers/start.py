@@ -257,8 +257,8 @@ def isolate() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
             fcntl.ioctl(plug, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
     except OSError as error:
-        fault = "cannot make a private network for workers"
         why = f"for which Linux must allow user namespaces: {error.strerror}"
+        fault = "cannot make a private network for workers"
         raise ConfigError(f"{fault}, {why}. {_ADVICE}") from None
 
 

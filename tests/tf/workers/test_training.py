@@ -124,6 +124,7 @@ def trained(tmp_path_factory):
         kill = At(3, lambda: os.kill(pids[1], signal.SIGKILL))
         backup = keras.callbacks.BackupAndRestore(folder)
         answer["killed"] = failed(model, 5, kill, backup)
+        answer["audited then"] = said(lambda: sn.audit(model, None, (x[:64], y[:64])))
         answer["while it is gone"] = said(lambda: sn.connect(cluster, wait_seconds=0.5))
 
         workers.restart(1)
@@ -191,7 +192,7 @@ FACTS = {
     "left": [],
     "files": False,
 }
-LOST = ("while it is gone", "while it hangs", "killed", "stopped")
+LOST = ("audited then", "while it is gone", "while it hangs", "killed", "stopped")
 
 
 def test_workers_train_as_one_device_does(trained):
@@ -222,6 +223,7 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained):
         ("threads", ("2 threads run already", "splitnet cluster up")),
         ("large", ("InfeasibleError",)),
         ("while it is gone", ("WorkerError: 1 of 2 workers", "splitnet worker")),
+        ("audited then", ("WorkerError: a worker is lost", "without('worker:1')")),
         ("while it hangs", ("WorkerError: a worker is lost", "without('worker:0')")),
         ("second", ("client:0 cannot listen at", "that has joined this cluster")),
         ("another", ("joined another cluster",)),

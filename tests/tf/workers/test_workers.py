@@ -63,14 +63,13 @@ def _runs(pid):
 
 FORKS = """
 import os, threading
-from subprocess import DEVNULL, Popen
+from subprocess import Popen
 from splitnet.tf.workers import connect, start
 hosts = [connect.Host(f"worker:{n}", f"127.0.0.1:{29000 + n}") for n in range(3)]
-connect.probe(hosts)
 ask = lambda: [connect.probe(hosts) for _ in range(10**6)]
 threading.Thread(target=ask, daemon=True).start()
-how = {"preexec_fn": start.end_with_parent, "stderr": DEVNULL}
-os._exit(any([Popen(["true"], **how).wait() for _ in range(300)]))
+begin = lambda: Popen("true", preexec_fn=start.end_with_parent)
+os._exit(any([begin().wait() for _ in range(300)]))
 """
 
 
@@ -157,10 +156,9 @@ def test_an_operation_that_failed_before_is_warned_of(monkeypatch):
     monkeypatch.setattr(connect, "started", lambda: True)
     monkeypatch.setattr(tf_api, "wait_for_eager_operations", wait)
     cleared = []
-    clear = "async_clear_error"
-    monkeypatch.setattr(tf.experimental, clear, lambda: cleared.append(True))
+    monkeypatch.setattr(tf.experimental, "async_clear_error", lambda: cleared.append(1))
     with pytest.warns(UserWarning, match="outside of any function failed: OOM of a"):
         connect.wait_for_workers()
     with pytest.raises(tf.errors.UnavailableError):
         connect.wait_for_workers()
-    assert cleared == [True]
+    assert cleared == [1]
