@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Context, Exit, Option, Typer
@@ -23,31 +24,7 @@ from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
 
 DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-_EXAMPLES = """
-demo --gpus 1 --epochs 3 --out /tmp/demo
-devices --stand-ins 2
-estimate model.py:build --gpus 4 --preset A100
-plan net.py:declare --stand-ins 2 -o plan.json
-plan model.keras --gpus 4 --preset A100 --batch 256 --strategy auto
-plan plan.json --pin 'block_*=gpu:1' --json
-draw plan.json -o placement.png
-draw plan.json --timeline -o step.svg
-draw new.json --other old.json -o moved.svg
-report plan.json -o report.html
-audit model.keras --plan plan.json --loss sparse_categorical_crossentropy
-bench net.py:declare --stand-ins 2 --steps 50
-simulate plan.json --microbatches 8 --schedule 1f1b --trace trace.json
-score net.py:declare mine.json --gpus 2
-measure model.keras -o costs.json
-config --check
-run --gpus 0 --memory-fraction 0.5 train.py --lr 0.1
-run --workers 2 --max-restarts 3 -- python train.py
-worker --cluster cluster.toml --index 0
-launch --nodes 2 --gpus-per-node 4 -o job.sh -- python train.py
-launch --engine kubernetes --image IMAGE --nodes 2 -- python train.py
-cluster up --workers 2 -- python train.py
-cluster health cluster.toml
-"""
+_EXAMPLES = Path(__file__).with_name("templates").joinpath("examples.txt").read_text()
 _PASSES = ("run", "launch", "cluster up")  # options after their arguments, to a program
 
 

@@ -43,25 +43,6 @@ _MOST_SECONDS = 90.0
 _MOST_BOXES = 40  # of a net
 _FONTS = Path(__file__).parent / "fonts"
 _FONT_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC")
-# The bundled font replaces Helvetica; the machine's fonts serve other scripts.
-_FONT_SETTINGS = """<?xml version="1.0"?>
-<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig>
-<include ignore_missing="yes">{machine}</include>
-<dir>{fonts}</dir>
-<cachedir prefix="xdg">fontconfig</cachedir>
-<match target="pattern">
-<test name="family"><string>Helvetica</string></test>
-<edit name="family" mode="prepend" binding="strong">
-<string>Splitnet Sans</string>
-</edit>
-</match>
-<match target="font">
-<edit name="hinting"><bool>false</bool></edit>
-<edit name="hintstyle"><const>hintnone</const></edit>
-</match>
-</fontconfig>
-"""
 
 
 def draw(
@@ -257,7 +238,8 @@ def _environment(folder: Path) -> dict[str, str]:
             break
     machine = escaped(variables.get("FONTCONFIG_FILE", "/etc/fonts/fonts.conf"))
     settings = folder / "fonts.conf"
-    text = _FONT_SETTINGS.format(machine=machine, fonts=escaped(str(fonts)))
+    given = {"machine": machine, "fonts": escaped(str(fonts))}
+    text = (_FONTS / "fonts.conf").read_text("utf-8").format(**given)
     settings.write_text(text, encoding="utf-8")
     return variables | {"FONTCONFIG_FILE": str(settings)}
 
