@@ -55,8 +55,8 @@ def graph_of(name, calls, edges, *, parts=None, weight_bytes=MIB, batch=32):
     )
 
 
-def chain(length=3, *, flops=1e10, out=MIB):
-    names = ["x", *(f"c{i}" for i in range(length))]
+def chain(length=3, *, flops=1e10, out=MIB, names=()):
+    names = ["x", *(names or (f"c{i}" for i in range(length)))]
     calls = [source("x", out)] + [
         call(n, flops=flops, out=out, weights=(f"{n}/w",)) for n in names[1:]
     ]

@@ -195,7 +195,8 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
 
     A name beats a pattern, and a more specific name a less specific one: a part, then a
     call, a model inside the model, a range of calls "a .. b" (all on the ways from a to
-    b), a layer. Among patterns the first that matches wins.
+    b), what names of calls begin with ("block1" of "block1_conv") if nothing else has
+    that name, a layer. Among patterns the first that matches wins.
     """
     names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
     for key in table:
@@ -205,6 +206,10 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
             after = nx.descendants(order, first) | {first}
             for call in after & (nx.ancestors(order, last) | {last}):
                 names.get(graph.call[call].part, {}).setdefault(key, _RANGE_RANK)
+        elif not any(key in known for known in names.values()):
+            begun = (c for c in graph.calls if c.name.startswith(f"{key}_"))
+            for call in begun:
+                names.get(call.part, {})[key] = _RANGE_RANK
     patterns = [key for key in table if set("*?[") & set(str(key))]
     used: set[str] = set()
     selected: dict[str, str] = {}

@@ -370,7 +370,6 @@ def _names(graph: Graph, pieces: Units) -> list[str]:
         name = first if len(piece) == 1 else f"{first} .. {last}"
         start = commonprefix([every[call] for call in piece]).rpartition("/")[0]
         users = bisect_left(line, f"{start}0") - bisect_left(line, f"{start}/")
-        if start and len(piece) > 1 and users == len(piece):  # "0" follows "/"
-            name = first[: len(start)]
-        names.append(name)
+        stem, alone = first[: len(start)], 1 < users == len(piece)  # "0" follows "/"
+        names.append(stem if alone and stem not in graph.call else name)
     return names
