@@ -139,13 +139,11 @@ def test_expanded_towers_share_the_work_and_none_of_it_is_lost():
     plain, graph = chain(2), towered(chain(2), "c0", 3)
     mine = [c for c in graph.calls if c.part in ("c0/0", "c0/1", "c0/2")]
 
-    assert [part.name for part in graph.parts] == [
-        *("x", "c0/weights", "c0/0", "c0/1", "c0/2", "c0", "c1")
-    ]
+    parts = ["x", "c0/weights", "c0/0", "c0/1", "c0/2", "c0", "c1"]
+    assert [part.name for part in graph.parts] == parts
     assert graph.parts_of_weights["c0/w"][0] == "c0/weights"
-    assert [t.source for t in graph.tensors if t.target == "c0/join"] == [
-        *("c0/0/c0", "c0/1/c0", "c0/2/c0")
-    ]
+    joined = [t.source for t in graph.tensors if t.target == "c0/join"]
+    assert joined == ["c0/0/c0", "c0/1/c0", "c0/2/c0"]
     flops = sum(c.forward_flops for c in mine)
     assert flops == pytest.approx(plain.call["c0"].forward_flops)
     assert [c.output_shapes[0][0] for c in mine] == [11, 11, 10]

@@ -192,6 +192,8 @@ class Choice(Trial):
         more = self._searched(graph) if searched else []
         self.until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
         self.run(more)
+        if searched:
+            self.climb()
 
     def _searched(self, graph: Graph) -> list[Placed]:
         """The placements with the shortest step, and with the least maximum load."""

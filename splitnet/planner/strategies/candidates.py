@@ -3,13 +3,14 @@
 placements      one device · stages of even work · what was searched · towers
 x executions    at once, or in micro-batches; recomputing where memory lacks
 = candidates    each is simulated
+-> climb        parts of the best are moved while it gains
 -> choose       the simplest of those that are at most 2 % slower than the fastest
 """
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import cycle, product, repeat
 from math import inf
 
 from splitnet.core.errors import DeclarationError
@@ -25,6 +26,9 @@ from splitnet.simulator.microbatch import pipeline_of, recomputed_parts
 _COUNTS = (1, 2, 4, 8, 16, 32)  # of micro-batches
 _FIRST_COUNT = 8  # of stages; then more, or fewer, as long as that is better
 _AS_GOOD = 0.02  # of the step: so much slower a simpler strategy may be
+# How much slower than the fastest one a strategy may be that is improved, what a move
+# must gain, and how many parts of micro-batches are simulated for that.
+_MAY_WIN, _LEAST_GAIN, _MOST_PLAYS = 1.25, 1e-3, 20_000
 _HOST_SECONDS = 1e-3  # between two steps of Keras' fit: shorter ones do not differ
 # Kinds of strategies, the simplest first.
 _KINDS = ("one device", "plan", "placement", "split", "towers", "pipeline")
@@ -232,6 +236,38 @@ class Trial:
                 if any(one.fits for one in self.found[before:]):
                     break
 
+    def climb(self) -> None:
+        """Move parts of the fastest strategy to other devices as long as that gains.
+
+        Hill climbing, for micro-batches and recomputation: searches place what runs at
+        once. What runs as one function is moved as a whole.
+        """
+        fitting = sorted((c for c in self.found if c.fits), key=lambda c: c.seconds)
+        whole = (c for c in fitting if c.towers == 1 and c.execution != Execution())
+        best = next(whole, None)
+        if best is None or best.seconds > _MAY_WIN * fitting[0].seconds:
+            return
+        graph, runs = self.evaluator.graph, best.evaluator.graph
+        devices = [device.name for device in self.evaluator.cluster.free_devices]
+        moves, plays, idle = [*product(runs.calls_of.values(), devices)], 0, 0
+        first = [graph.calls_of[group.parts[0]][0].name for group in self.groups]
+        at = {call.name: best.device_of[call.part] for call in runs.calls}
+        for calls, device in cycle(moves):
+            if idle == len(moves) or plays > _MOST_PLAYS or self._is_late():
+                break
+            there, idle = at | {call.name: device for call in calls}, idle + 1
+            wanted = map(there.__getitem__, first)
+            made = space.placed_apart(self.evaluator, self.groups, wanted)
+            for judge, device_of in made if there != at else ():
+                if judge.busiest(device_of) < best.seconds:
+                    judge = replace(judge, execution=best.execution)
+                    one = Candidate(judge, device_of, self.options.split)
+                    plays += len(judge.graph.parts) * best.execution.microbatches
+                    if one.fits and one.seconds < (1 - _LEAST_GAIN) * best.seconds:
+                        best, at, idle = one, there, 0
+        if best not in fitting:
+            self._run_counts((best.evaluator, best.device_of), self.counts)
+
     def _table(
         self, known: Iterable[Placed]
     ) -> Iterator[tuple[str, Iterable[Placed], Sequence[int]]]:
@@ -280,20 +316,19 @@ class Trial:
             if one.is_full or depth < 2 and one.fits:
                 return
         counts = [count for count in counts if count > 1]
-        first = _FIRST_COUNT if depth > 1 else 1
-        start = min(counts, key=lambda n: abs(n - first), default=1)
-        more = [count for count in counts if count >= start]
-        schedule, best, rank = self.options.schedule, start, (inf, inf)
-        for line in (more, [count for count in reversed(counts) if count < start]):
-            for count in line if best == start else ():
-                one = self._fitted(placed, Execution(count, schedule or SCHEDULES[1]))
-                if one.is_full or self._is_late() or depth < 2 and one.fits:
-                    return
-                if depth > 1 and one.rank > rank:
-                    break
-                best, rank = count, one.rank
-        if schedule is None and depth > 1 and best > 1:
-            self._fitted(placed, Execution(best, SCHEDULES[0]))
+        first, fixed = _FIRST_COUNT if depth > 1 else 1, self.options.schedule
+        best = min(counts, key=lambda n: abs(n - first), default=1)
+        for schedule in [fixed] if fixed else SCHEDULES[::-1][: max(depth, 1)]:
+            start, rank = best, (inf, inf)
+            more = [count for count in counts if count >= start]
+            for line in (more, [count for count in reversed(counts) if count < start]):
+                for count in line if best == start else ():
+                    one = self._fitted(placed, Execution(count, schedule))
+                    if one.is_full or self._is_late() or depth < 2 and one.fits:
+                        return
+                    if depth > 1 and one.rank > rank:
+                        break
+                    best, rank = count, one.rank
 
     def _fitted(self, placed: Placed, execution: Execution) -> Candidate:
         """The placement run so, recomputing on devices that are full, until it fits."""
