@@ -199,6 +199,7 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     that name, a layer. Among patterns the first that matches wins.
     """
     names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
+    taken = {name for known in names.values() for name in known}
     for key in table:
         first, _, last = str(key).partition(" .. ")
         if key not in names and {first, last} <= graph.call.keys():
@@ -206,9 +207,8 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
             after = nx.descendants(order, first) | {first}
             for call in after & (nx.ancestors(order, last) | {last}):
                 names.get(graph.call[call].part, {}).setdefault(key, _RANGE_RANK)
-        elif not any(key in known for known in names.values()):
-            begun = (c for c in graph.calls if c.name.startswith(f"{key}_"))
-            for call in begun:
+        elif key not in taken:
+            for call in (c for c in graph.calls if c.name.startswith(f"{key}_")):
                 names.get(call.part, {})[key] = _RANGE_RANK
     patterns = [key for key in table if set("*?[") & set(str(key))]
     used: set[str] = set()
