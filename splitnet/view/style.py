@@ -88,13 +88,14 @@ class Line(NamedTuple):
     size: float = 9.0
     color: str = INK
     bold: bool = False
+    centered: bool = False
 
 
 def html_label(lines: Iterable[Line], *, width: float = 0.0, back: str = "") -> str:
     """Write lines as a Graphviz label: centered, or flush left in `width` points."""
     align = "LEFT" if width else "CENTER"
     cells = []
-    for text, size, color, bold in lines:
+    for text, size, color, bold, _ in lines:
         shown = _ESCAPES.sub(r"\\&#8204;", escaped(text))
         shown = f"<B>{shown}</B>" if bold else shown
         shown = f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{shown}</FONT>'
@@ -131,14 +132,16 @@ def page(dot: Graph, *, fixed: bool = True, **look: str) -> Graph:
 
 
 def text_node(
-    dot: Graph, name: str, lines: Sequence[Line], left: float, top: float
+    dot: Graph, name: str, lines: Sequence[Line], x: float, top: float
 ) -> None:
-    """Add text flush left from a corner, as a node: lines keep clear of nodes."""
+    """Add text from its left end, or around `x`, as a node: lines keep clear of it."""
     wide, tall = size_of(lines)
     wide *= 1.04  # a label that is wider than its node would begin left of it
+    middle = lines[0].centered
+    left = x - middle * wide / 2
     look = {"shape": "plain", "fixedsize": "false", "tooltip": " ", "style": ""}
     place = place_of(left, top, left + wide, top + tall)
-    dot.node(name, html_label(lines, width=wide), **look | place)
+    dot.node(name, html_label(lines, width=wide * (not middle)), **look | place)
 
 
 def place_of(left: float, top: float, right: float, bottom: float) -> dict[str, str]:

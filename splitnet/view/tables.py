@@ -256,8 +256,7 @@ def chart(timeline: Timeline, *, width: Width | None = None) -> str:
     F is forward, B backward, U update; a dot is idle; `~` marks the devices that a
     transfer leaves or reaches while they are idle. `width` is as in `table`.
     """
-    whole = timeline.seconds
-    if not whole:
+    if not (whole := timeline.seconds):
         return "Nothing runs."
     longest = max(len(clean(device)) for device in timeline.devices)
     size = max((terminal_width() if width is None else width) - longest - 8, 10)

@@ -97,11 +97,10 @@ class _Chart:
         look |= {"tooltip": style.tip(tip)} if tip else {}
         self.dot.node(f"mark-{len(self.dot.body)}", "", **look)
 
-    def say(self, x: float, down: float, line: Line, *, centered: bool = False) -> None:
+    def say(self, x: float, down: float, line: Line) -> None:
         """Write words into the lane, from their left end or around their middle."""
-        wide, tall = style.size_of([line])
-        corner = x - centered * wide / 2, self.y + down - tall / 2
-        style.text_node(self.dot, f"text-{len(self.dot.body)}", [line], *corner)
+        top = self.y + down - style.size_of([line])[1] / 2
+        style.text_node(self.dot, f"text-{len(self.dot.body)}", [line], x, top)
 
     def x(self, moment: float) -> float:
         """Where a time lies, in points."""
@@ -140,9 +139,9 @@ class _Chart:
         ticks, first = tick_seconds(self.seconds), len(self.dot.body)
         unit, name = next((u for u in _UNITS if ticks[-1] >= u[0]), _UNITS[-1])
         for moment in ticks:
-            x, said = self.x(moment), Line(f"{moment / unit:g} {name}", 9, QUIET)
+            x, words = self.x(moment), f"{moment / unit:g} {name}"
             self.mark((x, top + 12, 0.6, self.y - top - _GAP - 12), _GRID)
-            self.say(x, top + 4 - self.y, said, centered=True)
+            self.say(x, top + 4 - self.y, Line(words, 9, QUIET, centered=True))
         self.dot.body[behind:] = self.dot.body[first:] + self.dot.body[behind:first]
         if idle := [d for d in timeline.devices if not timeline.compute_seconds[d]]:
             names = style.shortened(", ".join(idle), 150)
@@ -208,8 +207,8 @@ class _Chart:
         columns = cell_len(name)
         most = columns if style.text_width(name, 9) <= room else int(room / 5.6)
         if most >= min(columns, _SHORTEST_NAME):
-            text = Line(style.shortened(name, most), 9, style.readable_on(fill))
-            self.say((x + right) / 2, _LANE / 2, text, centered=True)
+            text, ink = style.shortened(name, most), style.readable_on(fill)
+            self.say((x + right) / 2, _LANE / 2, Line(text, 9, ink, centered=True))
 
     def _links(self, timeline: Timeline, path: Sequence[Span]) -> None:
         """A thin lane for each link of the path and of the busiest, in order of use.

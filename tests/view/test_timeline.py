@@ -85,10 +85,11 @@ def test_each_link_has_a_lane_with_its_bytes():
     ],
 )
 def test_bars_are_named_wholly_or_not_at_all(tasks, seen, hidden):
-    """A pipeline's bars bear their micro-batch; no bar bears digits of a name."""
-    texts = set(step(*tasks).texts)
-    assert set(seen.split()) <= texts
-    assert not set(hidden.split()) & texts
+    """In their middle; a pipeline's bars bear their micro-batch, none half a name."""
+    shown = step(*tasks)
+    assert set(seen.split()) <= set(shown.texts)
+    assert not set(hidden.split()) & set(shown.texts)
+    assert {*re.findall('"CENTER"><F[^>]*>([^<]*)', shown.dot)} >= {*seen.split()}
 
 
 def test_a_micro_batch_of_a_stage_is_one_bar_and_updates_have_no_number():
@@ -226,10 +227,8 @@ def test_trace_has_a_process_per_host_and_a_row_per_overlap(tmp_path):
     ends = ("worker:0/gpu:0", "worker:1/gpu:0")
     how = (*ends, "activation", "forward", 8)
     copies = tuple(Copy("a", "b", *how, n, n + 2.5) for n in range(4))
-    tasks = tuple(
-        Task(part, device, "forward", start, start + 1.0)
-        for part, device, start in zip("ab", ends, (0.0, 2.0))
-    )
+    at = zip("ab", ends, (0.0, 2.0))
+    tasks = tuple(Task(*its, "forward", start, start + 1.0) for *its, start in at)
     found = Events(trace(Timeline(tasks, copies, ends, {}), tmp_path / "t.json"))
     assert found.names("process_name") == ["planned, worker:0", "planned, worker:1"]
     spans = sorted(found.of("X"), key=lambda event: (event["tid"], event["ts"]))
