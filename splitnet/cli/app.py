@@ -26,6 +26,7 @@ DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _EXAMPLES = Path(__file__).with_name("templates").joinpath("examples.txt").read_text()
 _PASSES = ("run", "launch", "cluster up")  # options after their arguments, to a program
+_PASSES_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
 def _group(*functions: Callable[..., Any], prefix: str = "", **options: Any) -> Typer:
@@ -33,13 +34,10 @@ def _group(*functions: Callable[..., Any], prefix: str = "", **options: Any) -> 
     for function in functions:
         name = prefix + function.__name__
         lines = re.findall(rf"^{name}\b.*", _EXAMPLES, re.MULTILINE)
-        examples = "\n".join(f"  splitnet {line}" for line in lines)
-        passes = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-        app.command(
-            function.__name__,
-            epilog=f"\b\nExamples:\n{examples}",
-            context_settings=passes if name in _PASSES else {},
-        )(spelled_out(function))
+        about = "\n  splitnet ".join(["\b\nExamples:", *lines])
+        how = _PASSES_ON if name in _PASSES else {}
+        add = app.command(function.__name__, epilog=about, context_settings=how)
+        add(spelled_out(function))
     return app
 
 
@@ -79,6 +77,7 @@ command = get_command(_app)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors become messages."""
     sys.stdout = sys.stdout or io.StringIO()  # closed: `>&-`
+    sys.stderr = sys.stderr or io.StringIO()
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may know ASCII only
     try:

@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -129,9 +130,8 @@ def search_options(options: Table) -> dict[str, Any]:
 
 
 def _table(option: str, texts: list[str], form: str) -> dict[str, str]:
-    for text in texts:
-        if not re.fullmatch(".+=.+", text):
-            raise sn.DeclarationError(f"{option} {text!r}: write {form}.")
+    if wrong := [text for text in texts if not re.fullmatch(".+=.+", text)]:
+        raise sn.DeclarationError(f"{option} {wrong[0]!r}: write {form}.")
     table = dict(text.rsplit("=", 1) for text in texts)
     if len(table) < len(texts):
         raise sn.DeclarationError(f"{option} has a name twice: {', '.join(texts)}.")
@@ -227,7 +227,7 @@ def load_source(
 
     kinds = sn.Net | sn.Graph | keras.Model
     try:
-        with progress(f"loading {target}"):
+        with progress(f"loading {target}"), redirect_stdout(sys.stderr):
             module = None if saved else _module(place)
             if module and not hasattr(module, name):
                 has = ", ".join(one for one in dir(module) if one[0] != "_")
@@ -238,11 +238,13 @@ def load_source(
     except sn.SplitnetError:
         raise
     except Exception as error:  # the program of the user may raise anything
-        more = "".join(traceback.format_tb(error.__traceback__)[-3:])
+        ours = '  File "<frozen ', f'  File "{Path(sn.__file__).parent}'
+        frames = traceback.format_tb(error.__traceback__)
+        more = "".join([one for one in frames if not one.startswith(ours)][-3:])
         if saved:
             more = "For a model with layers of its own, name its program: file.py:name."
-        raised = f"{target!r} raised {type(error).__name__}: {error}"
-        raise sn.DeclarationError(f"{raised}\n{more}") from None
+        raised = f"{target!r} raised {type(error).__name__}: {error}\n{more}".rstrip()
+        raise sn.DeclarationError(raised) from None
     if not isinstance(value, kinds):
         raise sn.DeclarationError(
             f"{target!r} is neither a Net, a Keras model nor a Graph, nor a function "

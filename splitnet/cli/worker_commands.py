@@ -52,10 +52,9 @@ def worker(
     if cluster:
         where = Cluster.load(cluster)
     else:
-        job = job_of(os.environ)
-        where = job.cluster
-        index = job.index if index is None else index
-        say(f"cluster of {len(where.hosts)} hosts: {job.origin}")
+        where, origin, own = job_of(os.environ)
+        index = own if index is None else index
+        say(f"cluster of {len(where.hosts)} hosts: {origin}")
     if index is None:
         raise ConfigError("the number of this worker is unknown. Give it: --index K.")
     if allow_remote:

@@ -187,12 +187,12 @@ def test_ctrl_c_while_planning_keeps_the_old_file(
     assert out.read_text() == "yesterday's"
 
 
-def test_a_full_disk_is_said_and_a_closed_output_is_none(cli, monkeypatch):
-    full = Path("/dev/full")
-    monkeypatch.setattr(sn, "local_cluster", lambda **_: full.write_text("x"))
+def test_a_full_disk_is_said_and_closed_outputs_are_none(cli, monkeypatch, plan_file):
+    full = Path("/dev/full").write_text
+    monkeypatch.setattr(sn, "local_cluster", lambda **_: full("x"))
     assert "No space left on device" in cli("devices", 2).err
-    monkeypatch.setattr(sys, "stdout", None)
-    assert main(["--version"]) == 0
+    [monkeypatch.setattr(sys, name, None) for name in ("stdout", "stderr")]
+    assert main(["draw", plan_file, "-o", f"{plan_file}.dot"]) == 0
 
 
 def test_completion_knows_what_there_is(cli, monkeypatch):

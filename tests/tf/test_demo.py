@@ -38,7 +38,7 @@ def model():
     joined = layers.Concatenate(name="joined")([layers.Dense(3, name="dense")(x), told])
     return keras.Model([x, words], layers.Dense(1, name="head")(joined))
 
-nothing = 3
+nothing = print("what a program prints")
 
 def broken():
     return 1 / 0
@@ -121,10 +121,11 @@ def test_what_cannot_be_is_said(answer, monkeypatch, words, said):
         monkeypatch.setenv("SPLITNET_MEMORY_FRACTION", "1")  # restored afterwards
     elif words.startswith("config"):
         monkeypatch.setenv("SPLITNET_VISIBLE", "97")
-    code, _, err = answer(*words.split())
+    code, out, err = answer(*words.split())
 
-    assert code == 2
+    assert (code, out) == (2, "")
     assert said in err
+    assert "options.py" not in err
 
 
 def test_a_plan_takes_pins_and_an_audit_keeps_it(answer):
@@ -147,8 +148,8 @@ def test_a_plan_takes_pins_and_an_audit_keeps_it(answer):
 def test_bench_times_the_plan_against_one_device(answer):
     """Medians, their ratio, what was predicted, and what stand-ins cannot tell."""
     words = ("bench", "program.py:net", "--stand-ins", "2", "--steps", "4")
-    code, out, _ = answer(*words)
-    assert code == 0
+    code, out, err = answer(*words)
+    assert (code, err) == (0, "what a program prints\n")
     for part in ("one device ", "as planned ", "predicted ", "times as", "stand-ins"):
         assert part in out
 
