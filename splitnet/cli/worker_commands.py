@@ -15,7 +15,7 @@ from typer import Argument
 from splitnet.cli.console import answer, say
 from splitnet.cli.options import AllowRemote
 from splitnet.core.checks import Count, Positive
-from splitnet.core.cluster import PRESETS, Cluster
+from splitnet.core.cluster import PRESETS, Cluster, preset_of
 from splitnet.core.errors import ConfigError, parse_bytes
 from splitnet.core.serialization import write_bytes
 
@@ -178,7 +178,7 @@ def launch(
         faults.append("name a command: splitnet launch -- python train.py")
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?", name):
         faults.append(f"--name is lower case letters, digits and '-', not {name!r}")
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and not preset_of(preset):
         faults.append(f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}")
     if engine == "kubernetes" and not image:
         faults.append("a Kubernetes manifest needs --image")

@@ -100,11 +100,10 @@ class Device:
         `stand_in` runs on a CPU device in its place. `half_speed` is as in `Device`.
         """
         name = first_name(name)
-        preset = _kind_of(name) if preset is None else preset
-        if preset not in PRESETS:
+        if not (found := preset_of(_kind_of(name) if preset is None else preset)):
             known = ", ".join(PRESETS)
             raise DeviceError(f"there is no preset {preset!r}. Known: {known}.")
-        *usual, gain = PRESETS[preset]
+        *usual, gain = PRESETS[found]
         units = {"memory": "B", "speed": "FLOP/s", "bandwidth": "B/s", "overhead": "s"}
         given = zip(units.items(), (memory, speed, bandwidth, overhead), usual)
         size, flops, moved, call = (
@@ -115,6 +114,11 @@ class Device:
         gain = half_speed or (gain if speed is None else 2.0)
         figures = round(size), flops, moved, call, stand_in, PART_SECONDS, gain
         return cls(name, target, *figures)
+
+
+def preset_of(text: str) -> str:
+    """The preset of that name, in small letters as well; "" if there is none."""
+    return next((name for name in PRESETS if name.lower() == text.lower()), "")
 
 
 @cache
@@ -143,8 +147,8 @@ def device_name(text: object) -> str:
 
 def first_name(text: object) -> str:
     """Short device name; a kind stands for its first: "gpu" for "gpu:0"."""
-    name = device_name(text)
-    return f"{name}:0" if name in KINDS else name
+    alone = re.search(r"(^|[/:])(gpu|cpu)\s*$", str(text), re.IGNORECASE)
+    return device_name(f"{alone.string.rstrip()}:0" if alone else text)
 
 
 def tensorflow_name(name: str) -> str:
@@ -297,10 +301,11 @@ class Cluster(Pictured):
         with errors.collected(faults):
             usual = default_link(link, latency)
         if faults:
-            raise DeviceError("invalid cluster.", faults)
+            raise DeviceError("invalid cluster.", dict.fromkeys(faults))
         return cls(tuple(devices), (usual,))
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> "Cluster":
         """Read a cluster from a TOML file; `docs/how-to/not-here.md` has its keys."""
         found: Cluster = hook("load_cluster")(path)

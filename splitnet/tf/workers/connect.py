@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from splitnet.core.cluster import CLIENT, PRESETS, Cluster, Host, Link
+from splitnet.core.cluster import CLIENT, Cluster, Host, Link, preset_of
 from splitnet.core.errors import ConfigError, WorkerError, first_line, warn
 from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import EARLIER, started
@@ -246,9 +246,7 @@ def _wait_for(workers: Sequence[Host], seconds: float) -> None:
     while bad := [str(found) for found in probe(workers) if found.state != "healthy"]:
         if time.monotonic() > deadline:
             late = f"{len(bad)} of {len(workers)} workers did not answer"
-            hint = (
-                "Start them by `splitnet worker`, or look at the addresses in [hosts]"
-            )
+            hint = "Start them by `splitnet worker`, or check the addresses in [hosts]"
             raise WorkerError(f"{late} in {seconds:.0f} s. {hint}.", bad)
         time.sleep(0.1)
 
@@ -341,9 +339,7 @@ def job_of(environ: Mapping[str, str]) -> Job:
                 return Job(_cluster(client, workers, environ), origin, index)
             except Exception as error:  # of variables, JSON or TensorFlow's resolver
                 fault = f"{origin} cannot be read ({type(error).__name__}: {error})"
-                hint = (
-                    "`splitnet launch` writes files that set it; see docs/machines.md"
-                )
+                hint = "`splitnet launch` writes files that set it: docs/machines.md"
                 raise ConfigError(f"{fault}. {hint}.") from None
     if path := environ.get(CLUSTER_VARIABLE):
         return Job(Cluster.load(path), f"file {path}")
@@ -416,8 +412,7 @@ def _cluster(
     model, _, count = said.rpartition(":")  # Slurm says "4" or "a100:4"
     if not count.isdigit():
         raise ValueError(f"the number of GPUs of a host is {said!r}")
-    known = {name.lower(): name for name in PRESETS}
-    preset = environ.get("SPLITNET_GPU_PRESET", known.get(model.lower()))
+    preset = environ.get("SPLITNET_GPU_PRESET") or preset_of(model) or None
     jobs = [f"worker:{index}" for index in range(len(workers))]
     kinds = ["cpu:0", *(f"gpu:{number}" for number in range(int(count)))]
     names = ("cpu:0", *(f"{job}/{kind}" for job in jobs for kind in kinds))

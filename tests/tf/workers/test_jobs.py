@@ -74,7 +74,8 @@ def test_job_of_finds_hosts_and_which_of_them_this_is(environ, origin, mine, hos
 
 def test_job_of_describes_gpus_and_links():
     """Their number and model are the job's; links within a host are the faster."""
-    assert job_of(SLURM).cluster["worker:0/gpu:1"].memory_bytes == 80e9  # an A100
+    for job, size in ((SLURM, 80e9), (SLURM | {"SPLITNET_GPU_PRESET": "h200"}, 141e9)):
+        assert job_of(job).cluster["worker:0/gpu:1"].memory_bytes == size
     link = job_of(CONFIG).cluster.link
     inside, between = (link("worker:0/gpu:0", f"worker:{k}/gpu:1") for k in (0, 1))
     assert inside.bytes_per_second > between.bytes_per_second
