@@ -205,18 +205,24 @@ def _obstacle(node: Any, how: str, device: str) -> str:
 def _settle(placed: Placed) -> None:
     """No cuDNN on a CPU, though a GPU is here; later weights beside a layer's first.
 
-    `quantize` and `enable_lora` make such weights.
+    `quantize` and `enable_lora` make such weights. Convolutions get kernels as values:
+    Keras compiles those with groups, and XLA reads variables of its own device only.
     """
 
     def add_weight(layer: Any, home: str, *args: Any, **kwargs: Any) -> Any:
         with tf.device(home):
             return type(layer).add_weight(layer, *args, **kwargs)
 
+    def convolved(plainly: Callable[..., Any], inputs: Any, kernel: Any) -> Any:
+        return plainly(inputs, tf.convert_to_tensor(kernel))
+
     for node in placed.flow.nodes:
         for layer in keras_api.sublayers(node.operation):
             home = device_of(layer.variables[0]) if layer.variables else ""
             made = partial(add_weight, layer, home or placed.target(node))
             vars(layer)["add_weight"] = made
+            if plainly := getattr(layer, "convolution_op", None):
+                vars(layer)["convolution_op"] = partial(convolved, plainly)
         if any(placed.device_of[key].kind == "cpu" for key in placed.keys(node)):
             _without_cudnn(node.operation)
 

@@ -342,14 +342,11 @@ def update_by(
     optimizer: Any, update: Callable[..., None], reset: Callable[[Any], None]
 ) -> None:
     """Let an optimizer update and reset accumulators so; it has no replicas then."""
-
-    def reset_all() -> None:
-        for accumulator in optimizer._accumulated_gradients:
-            reset(accumulator)
-
     optimizer._all_reduce_sum_gradients = list
     optimizer._distributed_tf_update_step = update
-    optimizer._backend_reset_gradient_accumulators = reset_all
+    optimizer._backend_reset_gradient_accumulators = lambda: reset(
+        optimizer._accumulated_gradients
+    )
 
 
 @contextlib.contextmanager

@@ -86,8 +86,7 @@ def _split(rows: Shards, data: Any) -> list[Any]:
     """A nest of tensors, or None, for each micro-batch."""
     flat = keras.tree.flatten(data)
     each = [[t] * rows.count if t is None else rows.split(t) for t in flat]
-    numbers = range(rows.count)
-    return [keras.tree.pack_sequence_as(data, [t[m] for t in each]) for m in numbers]
+    return [keras.tree.pack_sequence_as(data, [*its]) for its in zip(*each)]
 
 
 def _stages(placed: Placed) -> dict[_Unit, _Waits]:
@@ -118,12 +117,11 @@ def _stages(placed: Placed) -> dict[_Unit, _Waits]:
             for tensor in segment.gives:
                 made_by.setdefault(id(tensor), []).append(unit)
     found: dict[_Unit, _Waits] = {}
+    pipeline = placed.pipeline
     for number, run in runs_of(units, stage_of):
         learns = learning & set(run)
-        window = placed.pipeline.window(number)
-        last = not all(units.out_degree(unit) for unit in run)
-        if last and placed.pipeline.depth > 1:
-            window = placed.pipeline.microbatches
+        last = pipeline.depth > 1 and not all(units.out_degree(unit) for unit in run)
+        window = pipeline.microbatches if last else pipeline.window(number)
         begin = [unit for unit in run if not run.in_degree(unit)]
         end = [unit for unit in run if not run.out_degree(unit)]
         learn = [unit for unit in learns if not nx.ancestors(run, unit) & learns]

@@ -30,8 +30,7 @@ def place_optimizer(optimizer: Any) -> None:
 
     @functools.wraps(plainly)
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
-        given = trainable_variables
-        variables = list(keras_api.trained_by(optimizer) if given is None else given)
+        variables = list(trainable_variables or keras_api.trained_by(optimizer))
         return plainly(list(map(_home, grads, variables)), variables)
 
     optimizer.apply = apply
@@ -91,9 +90,10 @@ def _place(inner: Any) -> None:
                         with tf.name_scope(scope_of(f"update_{number}")):
                             inner.update_step(gradient, variable, rate)
 
-    def reset_there(accumulator: Any) -> None:
-        with tf.device(device_of(accumulator)):  # zeros are not shared over devices
-            accumulator.assign(tf.zeros(accumulator.shape, accumulator.dtype))
+    def reset_there(accumulators: Any) -> None:
+        for one in accumulators:
+            with tf.device(device_of(one)):  # zeros are not shared over devices
+                one.assign(tf.zeros(one.shape, one.dtype))
 
     inner.add_variable_from_reference = add_beside
     inner.build = build_beside

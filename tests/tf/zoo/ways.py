@@ -25,9 +25,9 @@ def towered(body, shape, **options):
 
 
 def conv_body():
-    """What TensorFlow's kernels would crash on if a tower had no sample."""
-    conv = layers.Conv2D(4, 3, activation="relu")
-    return [conv, layers.MaxPooling2D(), layers.Flatten(), layers.Dense(6, "tanh")]
+    """What would crash if a tower had no sample, or its weights were elsewhere."""
+    conv, two = layers.Conv2D(4, 3, activation="relu"), layers.Conv2D(4, 2, groups=2)
+    return [conv, layers.MaxPool2D(), two, layers.Flatten(), layers.Dense(6, "tanh")]
 
 
 @case
