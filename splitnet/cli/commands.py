@@ -286,10 +286,10 @@ def measure(
             what = "--links measures the links of a cluster file and saves them there"
             raise sn.ConfigError(f"{what}; leave {more} out.")
         cluster = sn.Cluster.load(links)
-        sn.connect(cluster, allow_remote=allow_remote).close()
-        from splitnet.tf.profiling.measure import measure_links
+        with sn.connect(cluster, allow_remote=allow_remote):
+            from splitnet.tf.profiling.measure import measure_links
 
-        measured = replace(cluster, links=measure_links(cluster))
+            measured = replace(cluster, links=measure_links(cluster))
         write_cluster(measured, links)
         print(f"{sn.table(measured)}\nsaved in {links}")
         return

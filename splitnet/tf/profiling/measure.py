@@ -134,6 +134,7 @@ class _Stopwatch:
 
     def __init__(self, device: Device) -> None:
         self.target = device.target
+        wait_for_workers(ask=True)
         with tf.device(self.target):
             several = [tf.Variable(0.0) for _ in range(16)]
         self.idle = self.taken = 0.0
@@ -291,6 +292,7 @@ def _synthetic(tensor: Any, batch: int, draw: np.random.Generator) -> Any:
 
 def measure_links(cluster: Cluster) -> tuple[Link, ...]:
     """A link for each ordered pair; ends of one host, kind and speed are equal."""
+    wait_for_workers(ask=True)
     keys, steps = {}, {}
     for one, other in permutations(cluster, 2):
         ends = [(d.host, d.kind, d.flops_per_second) for d in (one, other)]
@@ -308,10 +310,8 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         wait_for_workers()
         for run in runs:  # the first run of each takes longer
             run()
-        rounds = [
-            [timeit.timeit(run, number=1) for run in runs] for _ in range(_LINK_RUNS)
-        ]
-        away, home, small, smalls, large, larges, *more = map(min, zip(*rounds))
+        tries = [[timeit.timeit(r, number=1) for r in runs] for _ in range(_LINK_RUNS)]
+        away, home, small, smalls, large, larges, *more = map(min, zip(*tries))
         latency = max(away - home, 0.0) / (2 * _TRIPS)
         gap = min(max(smalls - small, 0.0) / _COPIES, latency)
         each = max(larges - large, 0.0) / _COPIES

@@ -17,8 +17,7 @@ def trained(tmp_path_factory):
         """
         import threading
         ending = threading.Event()
-        thread = threading.Thread(target=ending.wait)
-        thread.start()
+        (thread := threading.Thread(target=ending.wait)).start()
         answer["threads"] = said(lambda: sn.local_workers(1))
         ending.set()
         thread.join()
@@ -124,7 +123,8 @@ def trained(tmp_path_factory):
         kill = At(3, lambda: os.kill(pids[1], signal.SIGKILL))
         backup = keras.callbacks.BackupAndRestore(folder)
         answer["killed"] = failed(model, 5, kill, backup)
-        answer["audited then"] = said(lambda: sn.audit(model, None, (x[:64], y[:64])))
+        answer["audited"] = said(lambda: sn.audit(model, None, (x[:64], y[:64])))
+        answer["timed"] = said(lambda: sn.measure(small, cluster))
         answer["while it is gone"] = said(lambda: sn.connect(cluster, wait_seconds=0.5))
 
         workers.restart(1)
@@ -192,7 +192,7 @@ FACTS = {
     "left": [],
     "files": False,
 }
-LOST = ("audited then", "while it is gone", "while it hangs", "killed", "stopped")
+LOST = "audited", "timed", "while it is gone", "while it hangs", "killed", "stopped"
 
 
 def test_workers_train_as_one_device_does(trained):
@@ -223,7 +223,8 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained):
         ("threads", ("2 threads run already", "splitnet cluster up")),
         ("large", ("InfeasibleError",)),
         ("while it is gone", ("WorkerError: 1 of 2 workers", "splitnet worker")),
-        ("audited then", ("WorkerError: a worker is lost", "without('worker:1')")),
+        ("audited", ("WorkerError: a worker is lost", "without('worker:1')")),
+        ("timed", ("WorkerError: a worker is lost", "without('worker:1')")),
         ("while it hangs", ("WorkerError: a worker is lost", "without('worker:0')")),
         ("second", ("client:0 cannot listen at", "that has joined this cluster")),
         ("another", ("joined another cluster",)),
@@ -235,9 +236,8 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained):
 )
 def test_what_cannot_be_joined_or_used_is_said(when, words, trained):
     """A lost worker, a second client, another cluster, another TensorFlow."""
-    said, seconds = (
-        trained[when] if when in ("killed", "stopped") else (trained[when], 0)
-    )
+    timed = when in ("killed", "stopped")
+    said, seconds = trained[when] if timed else (trained[when], 0)
     assert all(part in said for part in words)
     assert seconds < {"killed": 10, "stopped": 20}.get(when, 1)
     # Not the one beside it; of another TensorFlow, both.
