@@ -146,7 +146,7 @@ def _machine_of(options: Table) -> sn.Cluster | None:
     figures = {name: options[name] for name in ("preset", "memory", "link")}
     names = f"{gpus}*gpu,cpu" if gpus else file
     if names is not None and not names.lower().endswith(".toml"):
-        if figures["preset"] is None:
+        if figures["preset"] is None and "gpu" in names.lower():
             say("figures of typical GPUs are assumed; name yours: --preset A100")
         return sn.Cluster.of(*filter(str.strip, names.split(",")), **figures)
     if any(figures.values()):

@@ -57,9 +57,9 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
     found = cli(f"{words} --gpus 2 --preset A100 --json").answer
     assert {"one device", "towers"} <= {one["kind"] for one in found}
     assert all(one["fits"] for one in found)
-    printed = cli(f"{words} --gpus 2 --preset A100").out
-    assert "is fastest" in printed
-    assert "typical" not in printed
+    printed = cli(f"{words} --gpus 2 --preset A100")
+    assert "is fastest" in printed.out
+    assert "typical" not in printed.err + cli(f"{words} --cluster cpu").err
     tiny = cli(f"{words} --cluster 2*gpu --memory 64KiB", 1)
     assert tiny.out.startswith("no strategy fits; ")
     assert "; does not fit\n" in tiny.out

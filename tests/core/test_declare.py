@@ -316,7 +316,7 @@ def test_a_written_cluster_is_the_same_when_read(tmp_path):
     links = Link("*", "*", 1e9, 4e-4, 5e-5, 7e-10), Link("gpu:0", "cpu:0", 1e9)
     links += Link("cpu:0", "gpu:0", 2e9), Link("*", "gpu:0", 1e9)
     links += (Link("gpu:0", "*", 1e9),)
-    box = Cluster((device, Device.of("cpu")), links, (Host("client:0", "a:1"),))
+    box = Cluster((device, Device.of("cpu")), links, (Host("client:0", "my_host_1:1"),))
     write_cluster(box, tmp_path / "box.toml")
     assert Cluster.load(tmp_path / "box.toml") == box
 
