@@ -222,7 +222,7 @@ class Host:
 
 
 _HOST_NAME = re.compile(r"[a-z]\w*:\d{1,4}")
-_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
+_ADDRESS = re.compile(r"(?:\[[\dA-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 _MANY = re.compile(r"\s*(?:(\d+)\s*\*)?\s*(?:(\S+)/)?(gpu|cpu)\s*", re.IGNORECASE)
 _MOST_DEVICES = 4096
 
