@@ -58,15 +58,6 @@ def _class_of(kind: str) -> str:
     return next(name for name, one in _CLASSES.items() if re.fullmatch(one.kinds, kind))
 
 
-_KERNELS = {
-    **dict.fromkeys(["MultiHeadAttention", "GroupedQueryAttention"], 14),
-    "GroupNormalization": 8,
-    **dict.fromkeys(["AdditiveAttention", "LayerNormalization"], 6),
-    "Attention": 4,
-    **dict.fromkeys(["BatchNormalization", "Dropout"], 2),
-}
-"""Kernels of a forward pass where they are more than those of the class."""
-
 _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
 """cuDNN runs a step of a recurrence in a few kernels; a loop of TensorFlow does not."""
 
@@ -81,11 +72,13 @@ def _estimate(call: Call, device: Device, flops: float, times: int) -> float:
     moved = call.moved_bytes or 2.0 * call.output_bytes
     kind, gpu = call.kind.partition(":")[0], device.kind == "gpu"
     usual = _class_of(kind)
-    launches = call.kernels or _KERNELS.get(kind, _CLASSES[usual].launches)
+    launches = call.kernels or _CLASSES[usual].launches
     name = call.efficiency or usual
     if call.sequential_steps > 1:
         name = "recurrence"
         launches = call.sequential_steps * _KERNELS_PER_STEP[device.kind]
+    elif gpu and call.fused_kernels:
+        launches, moved = call.fused_kernels, call.fused_bytes
     share, peak = _CLASSES[name], device.flops_per_second
     half = bool(call.output_dtypes) and call.output_dtypes[0].endswith("float16")
     if gpu and half and name != "element-wise":

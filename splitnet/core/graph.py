@@ -55,7 +55,8 @@ class Call:
     rows: their gradient has those rows alone. `sequential_steps` counts the steps of a
     recurrence, each of which waits for the one before. `efficiency` names the class of
     its kernels and `kernels` counts those of a forward pass, where the kind does not
-    tell. `settings` is a fingerprint of the layer's configuration. `batch_moments`: it
+    tell; compiled with XLA it has `fused_kernels`, which move `fused_bytes`, if any.
+    `settings` is a fingerprint of the layer's configuration. `batch_moments`: it
     normalizes by moments of the batch.
     """
 
@@ -84,6 +85,8 @@ class Call:
     sequential_steps: Annotated[int, Meta(ge=1, le=_MOST_STEPS)] = 1
     efficiency: Kernels = ""
     kernels: Annotated[int, Meta(ge=0, le=_MOST_STEPS)] = 0
+    fused_kernels: Annotated[int, Meta(ge=0, le=_MOST_STEPS)] = 0
+    fused_bytes: Amount = 0.0
     settings: str = ""
     batch_moments: bool = False
 

@@ -27,7 +27,8 @@ Units = Sequence[tuple[int, ...]]
 """The calls of each unit; units stand in an order in which they may run."""
 _SIZES = ["output_bytes", "activation_bytes", "workspace_bytes", "early_bytes"]
 _SIZES += ["inner_bytes"]
-_WORK = ["forward_flops", "backward_flops", "moved_bytes", "transfer_seconds"]
+_MOVED = ["moved_bytes", "fused_bytes"]
+_WORK = ["forward_flops", "backward_flops", "transfer_seconds", *_MOVED]
 
 
 def scaled_graph(graph: Graph, batch: int) -> Graph:
@@ -61,7 +62,8 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
             if (count := getattr(call, name)) is not None
         }
         read = sum(graph.weight[n].bytes for n in call.weights if n not in call.lookups)
-        grown["moved_bytes"] += min(read, call.moved_bytes) * (1 - share)
+        for name in _MOVED:
+            grown[name] += min(read, getattr(call, name)) * (1 - share)
         seconds = tuple((kind, count * share) for kind, count in call.seconds_on)
         shapes = tuple(map(shape, call.output_shapes))
         return replace(call, output_shapes=shapes, seconds_on=seconds, **grown)
@@ -189,15 +191,20 @@ def call_seconds(
 ) -> Row:
     """Seconds of the tasks of single calls on a device, micro-batch after micro-batch.
 
-    Each adds its gradients to those of the earlier ones.
+    Each adds its gradients to those of the earlier ones. XLA compiles neither towers
+    nor what runs forward again.
     """
     graph = pieces[0]
+    plain = {part.name for part in graph.parts if part.kind == "tower"}.union(recompute)
     trained = {w.name: w.bytes for w in graph.weights if w.trainable}
 
     @cache
     def passes(size: int, adds: bool) -> tuple[list[float], list[float]]:
         """Of a micro-batch of this size, forward and backward."""
-        calls = next(piece.calls for piece in pieces if piece.batch == size)
+        calls = [
+            replace(call, fused_kernels=0) if call.part in plain else call
+            for call in next(p.calls for p in pieces if p.batch == size)
+        ]
         ahead = [costs.forward_seconds(call, device) for call in calls]
         back = [0.0] * len(calls)
         for i, call in enumerate(calls):

@@ -41,9 +41,13 @@ def test_roofline_takes_the_slower_of_arithmetic_and_memory():
     """Bytes (at 80 % of the bandwidth) bound a call without arithmetic, else FLOPs."""
     gpu = replace(A100, call_seconds=0.0)
     heavy, light = layer("Dense", 1e12), layer("Dense", 0.0, 5e11)
+    fused = replace(light, fused_kernels=2, fused_bytes=1e11)  # by XLA, on GPUs
+    cpu = Device.of("cpu:0")
 
     assert seconds(heavy, gpu) == pytest.approx(1e12 / gpu.flops_per_second)
     assert seconds(light, gpu) == pytest.approx(5e11 / (0.8 * gpu.bytes_per_second))
+    assert seconds(fused, gpu) == pytest.approx(0.2 * seconds(light, gpu))
+    assert seconds(fused, cpu) == seconds(light, cpu)
     assert seconds(chain(1).call["x"], gpu) == 0.0
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from splitnet.core.graph import Part
 from splitnet.core.timeline import Execution, Memory
 from splitnet.simulator.step_graph import step_graph
 from tests.simulator.small import Seconds, box, dense, graph, outcome, spans, view
@@ -135,6 +136,19 @@ def test_recomputing_saves_the_inputs_of_parts_only():
     assert (plain.saved, again.saved) == (110, 0)
     assert again.backward == plain.backward + 110
     assert steps[1].task_seconds[0][2] == backward + forward
+
+
+@pytest.mark.parametrize(
+    ("kind", "again", "moved"),
+    [("branch", "", 1), ("branch", "p", 5), ("tower", "", 5)],
+)
+def test_xla_compiles_neither_towers_nor_what_runs_forward_again(kind, again, moved):
+    """Kernels move 5 GB, or 1 GB fused, at 80 % of 500 GB/s."""
+    fused = dense("a", "p", moved_bytes=5e9, fused_kernels=1, fused_bytes=1e9)
+    one = replace(graph([fused], ""), parts=(Part("p", kind),))
+    row = step_graph(one, box(1), recompute=again).task_seconds[0]
+
+    assert row[0] == pytest.approx(moved * 1e9 / (0.8 * 500e9), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 Sources: NVIDIA DeepLearningExamples, `TensorFlow/Classification/ConvNets/resnet50v1.5`
 (training and inference) and `TensorFlow2/LanguageModeling/BERT` (inference of BERT-base
-for SQuAD), and PyTorch pull request 45591 (an LSTM of cuDNN). Figures are for one GPU.
+for SQuAD), PyTorch pull request 45591 (an LSTM of cuDNN), and lambdal/deeplearning-
+benchmark, `pytorch/pytorch-train-*.csv` (training). Figures are for one GPU.
 """
 
 import functools
@@ -34,6 +35,13 @@ def lstm():
 
 
 FLOAT, HALF = "float32", "mixed_float16"
+TRAINED = {  # samples per second and batch: ResNet-50 and BERT-base, in 32 and 16 bits
+    "V100": ((369, 128), (104, 24), (833, 256), (229, 48)),
+    "RTX 4090": ((721, 224), (224, 48), (1301, 448), (379, 96)),
+    "A100": ((1066, 640), (304, 172), (1582, 1280), (458, 320)),
+    "H100": ((1893, 640), (586, 172), (2787, 1280), (865, 320)),
+}
+HOW = (resnet50, FLOAT), (bert, FLOAT), (resnet50, HALF), (bert, HALF)
 
 
 @functools.cache
@@ -53,13 +61,18 @@ def read(build, policy, batch, training):
         (bert, "T4", FLOAT, 8, False, 155.85e-3),
         (bert, "T4", HALF, 8, False, 41.53e-3),
         (lstm, "V100", FLOAT, 64, True, 29.3e-3),
+        *(
+            (build, gpu, policy, batch, True, batch / rate)
+            for gpu, rows in TRAINED.items()
+            for (build, policy), (rate, batch) in zip(HOW, rows)
+        ),
     ],
 )
 def test_a_predicted_step_is_within_a_factor_of_two(
     build, preset, policy, batch, training, published
 ):
     """Of the published one; and the verdict says that it is estimated."""
-    box = sn.Cluster.of("gpu", "cpu", preset=preset)
+    box = sn.Cluster.of("gpu", "cpu", preset=preset, memory="1 TB")
     how = {"optimizer": "momentum", "training": training}
     found = sn.score(read(build, policy, batch, training), box, {"*": "gpu:0"}, **how)
 

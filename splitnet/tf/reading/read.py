@@ -26,8 +26,9 @@ from splitnet.tf.reading.flatten import Blueprint, Site, counted, is_sparse
 from splitnet.tf.reading.source import blueprint_of, sized
 from splitnet.tf.reading.traced import Work, bytes_of
 
-_SAME = ("forward_flops", "backward_flops", "moved_bytes", "workspace_bytes")
-_SAME += ("early_bytes", "cpu_only", "sequential_steps", "efficiency", "kernels")
+_SAME = ("forward_flops", "backward_flops", "moved_bytes", "fused_bytes", "kernels")
+_SAME += ("workspace_bytes", "early_bytes", "cpu_only", "sequential_steps")
+_SAME += ("efficiency",)
 """What a call costs is what its work says."""
 _SAID = 12  # differences in an error
 
@@ -156,6 +157,9 @@ def _structure_of(
     tensors: dict[tuple[str, str, int], Tensor] = {}
     calls = []
     kept_bytes = _kept_bytes(sites, works, batch)
+    layers = [one for site in sites for one in sublayers(site.node.operation)]
+    compiled = all(layer.supports_jit for layer in layers)  # with XLA, on a GPU
+    compiled &= all(work.sequential_steps == 1 for work in works)  # else cuDNN runs it
     for site, text, work, kept in zip(sites, settings, works, kept_bytes):
         operation = site.node.operation
         own = variables_of(operation)
@@ -195,6 +199,7 @@ def _structure_of(
                 lookups=tuple(weights[id(v)].name for v in tables_of(operation)),
                 settings=_digest(operation, text),
                 batch_moments=isinstance(operation, keras.layers.BatchNormalization),
+                fused_kernels=work.fused_kernels * compiled,
                 **{name: getattr(work, name) for name in _SAME},
             )
         )

@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import keras
@@ -31,6 +32,9 @@ _GRADIENTS = {"Conv2DBackpropInput", "Conv3DBackpropInputV2"}  # transposed conv
 _CONVOLUTIONS = _GRADIENTS | {"Conv2D", "Conv3D"}
 _ANEW = _MATMULS | _CONVOLUTIONS | _MOVES | _WITH_BODIES
 """Operations that read an input again while they write the output."""
+_ALONE = _MATMULS | _CONVOLUTIONS | _GATHERS | {"Einsum", "DepthwiseConv2dNative"}
+"""Operations that XLA fuses with none that they read."""
+_REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "Softmax", "LogSoftmax"}
 _CLASSES = dict.fromkeys(_CONVOLUTIONS, "convolution")
 _CLASSES["DepthwiseConv2dNative"] = "depthwise"
 _PRODUCTS = ("convolution", "depthwise", "product")  # classes, see core/costs.py
@@ -66,6 +70,8 @@ class Work:
     sequential_steps: int = 1
     efficiency: str = ""
     kernels: int = 0
+    fused_bytes: float = 0.0
+    fused_kernels: int = 0
     cpu_only: bool = False
 
     @property
@@ -114,6 +120,7 @@ def trace(
     early, again = _early(backward, incoming)
     behind = _peak(backward, [*elsewhere, *results], [*incoming, *again], returned)
     count = _count(forward, graph)
+    fused = _fused(forward, results)
     matrix = sum(count[name] for name in _PRODUCTS)
     largest = max(_PRODUCTS, key=count.__getitem__)
     return Work(
@@ -129,6 +136,8 @@ def trace(
         sequential_steps=max(1, count["steps"]),
         efficiency=largest if matrix > count["other"] else "",
         kernels=count["kernels"],
+        fused_bytes=fused[0],
+        fused_kernels=fused[1],
     )
 
 
@@ -170,6 +179,34 @@ def _count(operations: Sequence[Any], graph: Any) -> Counter[str]:
                     size = max(size, elements_of(op.inputs[0]))
                 found["other"] += _FLOPS.get(op.type, 1) * size
     return found
+
+
+def _fused(operations: Sequence[Any], results: Sequence[Any]) -> tuple[float, int]:
+    """Bytes moved and kernels, as XLA compiles operations; no kernels if it does not.
+
+    Operations on elements are part of what reads them. Written is what a product or
+    reduction makes, what a product reads, and the results.
+    """
+    if any(op.type in _WITH_BODIES for op in operations):
+        return 0.0, 0
+    own = {id(op): op for op in operations}
+    alone = [op for op in operations if op.type in _ALONE]
+    ends = [*results, *chain.from_iterable(op.inputs for op in alone)]
+    written = {id(_root(tensor).op) for tensor in ends} | {*map(id, alone)}
+    written |= {key for key, op in own.items() if op.type in _REDUCTIONS}
+    kernels = [own[k] for k in own if k in written and own[k].type not in _NO_KERNEL]
+    inside, moved = own.keys() - written, 0
+    for op in kernels:
+        rows = op.type in _GATHERS  # are read, not the table
+        left, read = [*op.inputs][rows:], dict[int, Any]()
+        while left:
+            tensor = _root(left.pop())
+            if id(tensor) not in read:
+                read[id(tensor)] = tensor
+                left += tensor.op.inputs if id(tensor.op) in inside else ()
+        there = (t for t in read.values() if id(t.op) not in inside)
+        moved += bytes_of(*there, *op.outputs, *[*op.outputs] * rows)
+    return float(moved), len(kernels)
 
 
 def _bodies(op: Any, graph: Any) -> list[Any]:

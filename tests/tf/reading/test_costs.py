@@ -233,6 +233,20 @@ def test_a_model_costs_the_sum_of_its_calls(body, shape):
     assert whole.kernels == sum(call.kernels for call in calls)
 
 
+def test_xla_fuses_operations_on_elements_with_what_reads_them():
+    """A norm reads its input for a mean, a variance and its output; loops stay."""
+    x, y = keras.Input((64, 16)), keras.Input((2,), dtype="int32")
+    norm = layers.BatchNormalization(name="norm")(x)
+    rows = layers.Embedding(9000, 16, name="rows")(y)
+    call = sn.read(keras.Model([x, y], [norm, rows]), 32).call
+    looped = sn.read(keras.Model(x, layers.LSTM(4)(norm)), 32)
+
+    assert call["norm"].fused_kernels == 3
+    assert call["norm"].fused_bytes == pytest.approx(4 * 32 * 64 * 16 * 4, rel=0.01)
+    assert call["rows"].fused_bytes < 3 * call["rows"].output_bytes
+    assert not any(one.fused_kernels for one in looped.calls)
+
+
 def test_a_kept_tensor_counts_once():
     """To its maker if that reads it again; a view has the memory of its input."""
 
