@@ -83,7 +83,8 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
 
 def terminal_width(otherwise: int = 80) -> int:
     """Columns of the terminal, if standard output is one."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else otherwise
+    shown = sys.stdout is not None and sys.stdout.isatty()  # None: closed
+    return shutil.get_terminal_size().columns if shown else otherwise
 
 
 def grid_text(grid: Grid, width: int) -> str:
@@ -144,15 +145,12 @@ def _devices_grid(plan: Plan, detail: int) -> Grid:
         memory = plan.memory[one.name]
         over = memory.total > one.memory_bytes
         notes += ["! exceeds the limit"] * over
-        rows.append(
-            {"device": one.name + "*" * one.stand_in, "parts": str(counts[one.name])}
-            | {word: _bytes(n) for word, n in zip(_KINDS, astuple(memory)) if detail}
-            | {
-                "memory peak": _bytes(memory.total) + "!" * over,
-                "limit": format_bytes(one.memory_bytes),
-                "utilization": percent(plan.timeline.utilization[one.name]),
-            }
-        )
+        used = percent(plan.timeline.utilization[one.name])
+        row = {"device": one.name + "*" * one.stand_in, "parts": str(counts[one.name])}
+        row |= {word: _bytes(n) for word, n in zip(_KINDS, astuple(memory)) if detail}
+        row |= {"memory peak": _bytes(memory.total) + "!" * over}
+        row |= {"limit": format_bytes(one.memory_bytes), "utilization": used}
+        rows.append(row)
     return Grid(rows, notes=list(dict.fromkeys(notes)))
 
 

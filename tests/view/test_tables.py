@@ -64,9 +64,9 @@ def test_table_takes_the_terminals_width(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     piped = table(SIAMESE)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-
     assert table(SIAMESE) == table(SIAMESE, width=120)
-    assert piped == table(SIAMESE, width=80)
+    monkeypatch.setattr("sys.stdout", None)  # closed
+    assert piped == table(SIAMESE, width=80) == table(SIAMESE)
 
 
 def test_table_marks_a_device_that_holds_too_much():
