@@ -116,7 +116,7 @@ _REASONS = {
     "input": "inputs are fed from the host",
     "no kernel": "it has a call without a GPU kernel",
     "only choice": "it is the only device it may use",
-    "tie": "another device would do as well; the first declared was taken",
+    "tie": "another device would do as well",
     "fallback": "it requested {requested}, which is not available",
     "given": "it was placed there by hand",
 }
