@@ -102,9 +102,8 @@ def main(folder: Path, pages: list[Path]) -> int:
         printed = (own / "output.txt").read_text(encoding="utf-8")
         verdict = printed[-3000:] if bad else not_printed(page, printed) or "ok"
         failed |= verdict != "ok"
-        print(
-            f"{page}: {verdict}\n  {used.ru_utime + used.ru_stime:.1f} s of processor"
-        )
+        seconds = used.ru_utime + used.ru_stime
+        print(f"{page}: {verdict}\n  {seconds:.1f} s of processor")
     return failed
 
 

@@ -7,6 +7,8 @@ from functools import cache
 
 import pytest
 
+import splitnet
+from splitnet.core.settings import OPTIONS
 from tests.test_pages import DOCS, PAGES, ROOT
 
 
@@ -57,8 +59,6 @@ def test_every_command_is_documented_and_its_options_say_what_they_do():
 
 
 def test_every_public_name_is_documented():
-    import splitnet
-
     names = (DOCS / "api.md").read_text(encoding="utf-8")
     pages = "".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
     missing = [
@@ -73,8 +73,6 @@ def test_every_public_name_is_documented():
 
 
 def test_every_setting_is_documented():
-    from splitnet.core.settings import OPTIONS
-
     text = (DOCS / "settings.md").read_text(encoding="utf-8")
 
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(OPTIONS)
@@ -94,8 +92,6 @@ def test_compatibility_says_what_the_package_asks_for():
 
 @pytest.mark.tf
 def test_signatures_on_the_page_of_names_are_the_codes():
-    import splitnet
-
     text = (DOCS / "api.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\| `([\w.]+)\((.*?)\)` \|", text, re.MULTILINE)
     faults = []
@@ -126,8 +122,6 @@ def test_signatures_on_the_page_of_names_are_the_codes():
 
 
 def test_lines_of_the_cheat_sheet_are_calls_of_the_code():
-    import splitnet
-
     owners = {"sn": splitnet, "net": splitnet.Net, "plan": splitnet.Plan}
     text = (DOCS / "cheat-sheet.md").read_text(encoding="utf-8")
     lines = re.findall(r"`([^`]*\([^`]*)`", text)

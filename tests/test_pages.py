@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from splitnet.core.cluster import Cluster
 from tests.child import python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -161,8 +162,6 @@ def test_there_is_nothing_else_to_run():
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "toml")])
 def test_toml_blocks_are_clusters(page, tmp_path):
-    from splitnet.core.cluster import Cluster
-
     for text in blocks(page, "toml"):
         path = tmp_path / "box.toml"
         path.write_text(text, encoding="utf-8")

@@ -70,7 +70,7 @@ def test_audit_of_a_faultless_step_is_clean():
 
 ADDS = tuple(SeenOp(f"t{i}", "Add", "tell", "forward", "cpu:0") for i in range(9))
 UPDATE = SeenOp("adam/mul", "Mul", "", "update", "cpu:0", expected="gpu:0")
-RAN, LIES = "ran on cpu:0, planned on gpu:1", "'see' is on cpu:0, planned on gpu:0"
+RAN, LIES = "ran on cpu:0, planned on gpu:1", "' of 'see' is on cpu:0, planned on gpu:0"
 NOTHING = "nothing of it was seen to run on gpu:1"
 CROSSED = "from gpu:0 to gpu:1: 1.00 MiB, planned 0 B (stray)"
 
@@ -79,20 +79,12 @@ CROSSED = "from gpu:0 to gpu:1: 1.00 MiB, planned 0 B (stray)"
     ("aspect", "step", "words"),
     [
         *(
-            (
-                aspect,
-                strays("ops", part="tell", phase=phase),
-                f"MatMul (tell/{phase}) {RAN}",
-            )
-            for phase, aspect in zip(PHASES, ("forward", "backward", "updates"))
+            (name, strays("ops", part="tell", phase=one), f"MatMul (tell/{one}) {RAN}")
+            for one, name in zip(PHASES, ("forward", "backward", "updates"))
         ),
         *(
-            (
-                f"{kind}s",
-                strays("variables", weight="see/w", kind=kind),
-                f"{kind}' of {LIES}",
-            )
-            for kind in ("variable", "slot")
+            (f"{one}s", strays("variables", weight="see/w", kind=one), f"{one}{LIES}")
+            for one in ("variable", "slot")
         ),
         *(
             (phase, without("tell", phase), f"{phase} of 'tell': {NOTHING}")

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -40,11 +41,7 @@ def test_a_broken_graph_is_refused(change, said):
         replace(GRAPH, **change)
 
 
-as_box = Cluster.load
-
-
-def as_plan(path):
-    return load_file(path, "plan", dict)
+as_box, as_plan = Cluster.load, partial(load_file, what="plan", build=dict)
 
 
 def costs(**values):
@@ -91,9 +88,8 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
 def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, message):
     path = tmp_path / "file"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(
-        DeviceError if load == as_box else PlanFileError, match=message
-    ) as caught:
+    kind = DeviceError if load == as_box else PlanFileError
+    with pytest.raises(kind, match=message) as caught:
         load(path)
 
     assert str(path) in str(caught.value)

@@ -3,7 +3,6 @@
 import os
 import stat
 from math import nan
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -18,27 +17,16 @@ def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with (tmp_path / "big").open("wb") as file:
         file.truncate((1 << 30) + 1)
-    both = (
-        (tmp_path, "not a regular file"),
-        (tmp_path / "pipe", "not a regular file"),
-        (Path(os.devnull), "not a regular file"),
-        (tmp_path / "a\0b", "null (byte|character)"),
-    )
-    for path, message in (
-        *both,
-        (tmp_path / "link", "No such file"),
-        (tmp_path / "nothing", "No such file"),
-        (tmp_path / "big", "larger than"),
-    ):
+    odd, none = "not a regular file", "No such file"
+    both = {"": odd, "pipe": odd, os.devnull: odd, "a\0b": "null (byte|character)"}
+    reads = both | {"link": none, "nothing": none, "big": "larger than"}
+    writes = both | {"circle": odd, "not/there": "there is no folder"}
+    for name, message in reads.items():
         with pytest.raises(PlanFileError, match=message):
-            load_file(path, "plan", dict)
-    for path, message in (
-        *both,
-        (tmp_path / "circle", "not a regular file"),
-        (tmp_path / "not" / "there", "there is no folder"),
-    ):
+            load_file(tmp_path / name, "plan", dict)
+    for name, message in writes.items():
         with pytest.raises(PlanFileError, match=message):
-            write_bytes(b"", path, "picture")
+            write_bytes(b"", tmp_path / name, "picture")
 
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert sorted(os.listdir(tmp_path)) == ["big", "circle", "link", "pipe"]

@@ -83,6 +83,13 @@ def test_what_tensorflow_cannot_do_both_is_named_before_it_is_asked(settled):
         with pytest.raises(ConfigError, match="cannot both be set"):
             settled(code)
 
+    settings = settled(limit, file="memory_growth = true\n")
+    off = settled(limit | {"memory_growth": False})
+    assert settings["memory_growth"] is None
+    assert settings["memory_limit"] == off["memory_limit"] == 4 * 2**30
+    assert "memory_limit of the code" in settings.all["memory_growth"].source
+    assert off["memory_growth"] is False
+
 
 def test_all_faults_come_at_once(settled):
     environ = {"SPLITNET_CPU_THREADS": "0", "SPLITNET_VISBLE": "0"}
@@ -91,18 +98,6 @@ def test_all_faults_come_at_once(settled):
 
     for said in ("sn.configure", "SPLITNET_CPU_THREADS", "splitnet.toml", "'visible'?"):
         assert said in str(caught.value)
-
-
-def test_contradictions_between_origins_are_won_by_the_stronger(settled):
-    file, limit = "memory_growth = true\n", {"memory_limit": "4 GiB"}
-
-    settings = settled(limit, file=file)
-    off = settled(limit | {"memory_growth": False})
-
-    assert settings["memory_growth"] is None
-    assert settings["memory_limit"] == off["memory_limit"] == 4 * 2**30
-    assert "memory_limit of the code" in settings.all["memory_growth"].source
-    assert off["memory_growth"] is False
 
 
 def test_settings_file_is_found_upwards_or_named(tmp_path):

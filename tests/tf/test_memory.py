@@ -1,10 +1,6 @@
 """The memory of a step: a part keeps what plain Keras keeps, and what was planned."""
 
-import pytest
-
 from tests.tf.story import story
-
-pytestmark = pytest.mark.tf
 
 # TensorFlow records allocations of 256 KiB and more, of all that a process does.
 PEAKS = """
