@@ -125,8 +125,7 @@ def _stages(placed: Placed) -> dict[_Unit, _Waits]:
         begin = [unit for unit in run if not run.in_degree(unit)]
         end = [unit for unit in run if not run.out_degree(unit)]
         learn = [unit for unit in learns if not nx.ancestors(run, unit) & learns]
-        waits = window, [] if {*begin} == {*end} else end, learn
-        found |= dict.fromkeys(begin, waits)
+        found |= dict.fromkeys(begin, (window, end if begin != end else [], learn))
     return found
 
 
@@ -240,7 +239,8 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     if norms := [one.name for one in layers if isinstance(one, _OF_BATCH)]:
         warn(
             f"{head} each micro-batch is normalised by itself and moves the averages "
-            f"of {', '.join(norms[:6])}, so training is not that of the whole batch."
+            f"of {', '.join(norms[:6])}, so training is not that of the whole batch; "
+            "a frozen BatchNormalization does neither."
         )
     outputs = zip(model.output_names, model.outputs)
     if masked := [name for name, out in outputs if keras_api.mask_of(out) is not None]:
