@@ -30,6 +30,7 @@ _WIDTHS = bytes.fromhex(
     "3d4e481c32433853484e434e48433d48435e43433d1c1c1c2f382138383238381c3838161632"
     "16533838383821321c383248323232211a213a"
 )
+_JOINERS = "\u200c\u200d"  # between letters of Persian and Indic words, and emoji
 # Graphviz replaces \G and its like in labels by names, and has no way to quote them.
 _ESCAPES = re.compile(r"\\(?=[GNEHTL])")
 
@@ -66,7 +67,7 @@ def readable_on(color: str) -> str:
 def clean(text: str) -> str:
     """Replace what XML cannot hold, line ends, and marks that reverse the text."""
     return "".join(
-        c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}"
+        c if c.isprintable() or c in _JOINERS else " " if c.isspace() else "\ufffd"
         for c in text
     )
 
