@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 2
-EFFORT = 100_000  # steps of a search that is given no effort, a tenth of a second
+EFFORT = 200_000  # steps of a search that is given no effort, a fifth of a second
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
