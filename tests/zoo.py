@@ -1,6 +1,7 @@
 """Small graphs that every test shares, built from plain values."""
 
 import random
+from dataclasses import replace
 
 import networkx as nx
 
@@ -53,6 +54,13 @@ def graph_of(name, calls, edges, *, parts=None, weight_bytes=MIB, batch=32):
         ),
         outputs=tuple(one.name for one in calls if one.name not in read),
     )
+
+
+def altered(graph, field, name, **changes):
+    """The graph with one of its calls, parts or weights changed."""
+    its = getattr(graph, field)
+    its = tuple(replace(one, **changes) if one.name == name else one for one in its)
+    return replace(graph, **{field: its})
 
 
 def chain(length=3, *, flops=1e10, out=MIB, names=()):

@@ -14,6 +14,7 @@ from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import plan_graph
 from splitnet.simulator.units import scaled_graph
 from splitnet.view.diagram import diagram_of
+from tests import zoo
 from tests.planner.quick import has_room
 from tests.zoo import MIB, call, chain, graph_of, random_dag, source, two_towers, wide
 
@@ -96,9 +97,7 @@ def test_auto_copies_all_but_the_large_tables():
 
 def test_a_table_on_another_device_is_a_placement():
     """Calls without FLOPs are somewhere, too: pins={"*": device} would move them."""
-    graph = chain(3)
-    table = replace(graph.call["c0"], forward_flops=0.0, kind="Embedding")
-    graph = replace(graph, calls=(graph.calls[0], table, *graph.calls[2:]))
+    graph = zoo.altered(chain(3), "calls", "c0", forward_flops=0.0, kind="Embedding")
     pins = {"c0": "gpu:1", "c*": "gpu:0"}
 
     assert kind(auto(graph, pins=pins, towers=1)) == "placement"
@@ -191,8 +190,7 @@ def test_what_cannot_be_fixed_is_refused(verb, options, words):
 
 def test_a_model_that_cannot_be_divided_is_not():
     """BatchNormalization needs the whole batch: towers share moments, pieces cannot."""
-    norm = replace(HEAVY.calls[2], batch_moments=True)
-    graph = replace(HEAVY, calls=(*HEAVY.calls[:2], norm, *HEAVY.calls[3:]))
+    graph = zoo.altered(HEAVY, "calls", "c1", batch_moments=True)
     plan = auto(graph)
 
     assert plan.execution.microbatches == 1

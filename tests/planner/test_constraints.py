@@ -11,21 +11,16 @@ from splitnet.planner.constraints import violations
 from splitnet.planner.evaluate import score
 from splitnet.planner.problem import in_calls
 from tests.planner.quick import find_plan
-from tests.zoo import chain, two_towers, wide
+from tests.zoo import altered, chain, two_towers, wide
 
 BOX = Cluster.of("2*gpu", "cpu")
 CALLS = chain(names=("dense", "dense_1", "enc_0", "enc_1"))
 """A chain of calls with a part each, as a Keras model is read."""
 
 
-def with_part(graph, name, **changes):
-    parts = tuple(replace(p, **changes) if p.name == name else p for p in graph.parts)
-    return replace(graph, parts=parts)
-
-
 def wanting(graph, **on):
     for name, devices in on.items():
-        graph = with_part(graph, name, on=tuple(devices.split()))
+        graph = altered(graph, "parts", name, on=tuple(devices.split()))
     return graph
 
 
@@ -48,7 +43,7 @@ def wanting(graph, **on):
             "gpu:0 is full; gpu:1 is next in the list",
         ),
         (
-            wanting(with_part(two_towers(), "tell", apart=("see",)), tell="gpu:0 cpu"),
+            altered(two_towers(), "parts", "tell", apart=("see",), on=("gpu:0", "cpu")),
             *("2*gpu cpu", {"tell": "cpu:0"}),
             "gpu:0 is full or ruled out by near= or apart=; cpu:0 is next in the list",
         ),
@@ -98,7 +93,7 @@ ONE_LAYER = replace(chain(3), calls=_ALIKE)
     [
         (two_towers(), {"see": "gpu:1", "j*": "gpu:0"}, "see gpu:1 join gpu:0"),
         (two_towers(), {"see": "gpu:1", "tell": "gpu:0"}, "head gpu:1"),
-        (with_part(two_towers(), "join", near=("tell",)), None, "join gpu:1"),
+        (altered(two_towers(), "parts", "join", near=("tell",)), None, "join gpu:1"),
         (chain(2), {"*": "gpu:1"}, "x cpu:0 c0 gpu:1 c1 gpu:1"),
         (chain(2), lambda part: {"c1": "gpu:1"}.get(part.name), "c1 gpu:1"),
         (chain(2), {"c*": "gpu:0", "c0": "gpu:1"}, "c0 gpu:1 c1 gpu:0"),
@@ -136,15 +131,14 @@ def test_two_layers_of_one_part_cannot_be_apart():
 
 
 def test_contradictory_constraints_are_all_named():
-    graph = with_part(two_towers(), "tell", near=("see",))
-    graph = with_part(graph, "head", near=(), on=("cpu",), apart=("join",))
+    graph = altered(two_towers(), "parts", "tell", near=("see",))
+    graph = altered(graph, "parts", "head", near=(), on=("cpu",), apart=("join",))
     with pytest.raises(DeviceError, match=r"(?s)cannot share a device.*are on cpu:0"):
         find_plan(graph, BOX)
 
 
 def test_a_call_without_gpu_kernel_stays_on_the_cpu():
-    calls = tuple(replace(c, cpu_only=c.name == "c1") for c in chain(4).calls)
-    graph = replace(chain(4), calls=calls)
+    graph = altered(chain(4), "calls", "c1", cpu_only=True)
     plan = find_plan(graph, BOX, regroup=True)
     wants_gpu = find_plan(wanting(graph, c1="gpu:0"), BOX)
 
@@ -195,13 +189,13 @@ def test_pins_that_cannot_be_kept_are_explained(pins, message):
 
 
 def test_a_placement_that_breaks_constraints_is_told():
-    graph = with_part(two_towers(), "tell", near=("see",))
-    graph = with_part(graph, "join", apart=("see",))
-    calls = tuple(replace(c, cpu_only=c.name == "tell") for c in graph.calls)
+    graph = altered(two_towers(), "parts", "tell", near=("see",))
+    graph = altered(graph, "parts", "join", apart=("see",))
+    graph = altered(graph, "calls", "tell", cpu_only=True)
     box = Cluster.of("2*gpu", "cpu", memory="10 MiB")
     there = {"see": "gpu:0", "tell": "gpu:1", "join": "gpu:0", "head": "gpu:0"}
 
-    lines = violations(score(replace(graph, calls=calls), box, there))
+    lines = violations(score(graph, box, there))
 
     assert len(lines) == 4
     for said in (

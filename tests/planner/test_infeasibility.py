@@ -13,7 +13,7 @@ from splitnet.planner.evaluate import score
 from splitnet.planner.planner import NothingFitsError, search
 from splitnet.simulator.units import scaled_graph
 from tests.planner.quick import find_plan, has_room
-from tests.zoo import chain, random_dag, two_towers, wide
+from tests.zoo import altered, chain, random_dag, two_towers, wide
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
 
@@ -41,6 +41,8 @@ def small_machine(seed, factor=1.0):
 RANDOM, BOX, PINS = small_machine(5)
 LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}}
 ALL_ON_ONE = {f"c{i}": "gpu:0" for i in range(8)}
+ALL_APART = altered(chain(3), "parts", "c1", apart=("c0",))
+ALL_APART = altered(ALL_APART, "parts", "c2", apart=("c0", "c1"))
 
 
 @pytest.mark.parametrize(
@@ -104,12 +106,6 @@ def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said
     assert said in str(caught.value)
 
 
-def all_apart():
-    apart = {"c1": ("c0",), "c2": ("c0", "c1")}
-    parts = (replace(p, apart=apart.get(p.name, ())) for p in chain(3).parts)
-    return replace(chain(3), parts=tuple(parts))
-
-
 def changed(remedy, case, less):
     """The case with a remedy as it is said, or with a little less of it."""
     graph, box, pins = case
@@ -140,7 +136,7 @@ def changed(remedy, case, less):
         ((chain(3), gpus(1, 15), {}), "batch times", True),
         ((chain(3), gpus(1, 1.34), {}), "times", True),  # 13.45, not 13.4
         ((two_towers(), gpus(2, 14), {"*": "gpu:0"}), "instead", False),
-        ((all_apart(), gpus(2, 1024), {}), "devices", False),
+        ((ALL_APART, gpus(2, 1024), {}), "devices", False),
     ],
     ids=["random", "calls", "pins", "chain", "batch", "much", "branches", "apart"],
 )

@@ -14,7 +14,7 @@ from splitnet.core.graph import Part
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan, has_room, plan_graph
-from tests.zoo import MIB, chain, random_dag, wide
+from tests.zoo import MIB, altered, chain, random_dag, wide
 
 BOX = Cluster.of("2*gpu", "cpu")
 
@@ -57,10 +57,9 @@ def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
 
     The value of a plan is the value of its placement when a person gives it.
     """
-    bound = {"b1": {"apart": ("b0",)}, "b2": {"near": ("b0",)}}
-    bound["b3"] = {"apart": ("b0", "b1")}
-    parts = tuple(replace(p, **bound.get(p.name, {})) for p in wide(4).parts)
-    graph = replace(wide(4), parts=parts)
+    graph = altered(wide(4), "parts", "b1", apart=("b0",))
+    graph = altered(graph, "parts", "b2", near=("b0",))
+    graph = altered(graph, "parts", "b3", apart=("b0", "b1"))
     plan = find_plan(graph, BOX, objective=objective)
     again = score(graph, BOX, plan.device_of, objective=objective)
     at = plan.device_of

@@ -15,7 +15,7 @@ from splitnet.planner.evaluate import executed
 from splitnet.planner.strategies.candidates import compare_plan
 from splitnet.simulator.units import scaled_graph
 from tests.planner.quick import find_plan, plan_graph
-from tests.zoo import chain
+from tests.zoo import altered, chain
 
 BOX = Cluster.of("2*gpu", "cpu")
 HALVES = {"c[01]": "gpu:0", "c[23]": "gpu:1"}
@@ -79,8 +79,7 @@ def test_a_chain_on_one_device_is_cut_into_stages():
 def test_a_row_frees_a_source_of_what_it_asks_for():
     """What is typed gives the row, or the row says what its source may not have."""
     source = with_pins(chain(4, flops=4e11), {"*": "gpu:1"})
-    apart = replace(source.part["c3"], on=("gpu:0",), apart=("c0",))
-    other = replace(source, parts=(*source.parts[:-1], apart))
+    other = altered(source, "parts", "c3", on=("gpu:0",), apart=("c0",))
     rows, bound = (compare_plan(plan_graph(g, BOX)) for g in (source, other))
     known = {"plan": partial(sn.plan, effort=3000), "source": source, "cluster": BOX}
 
