@@ -37,10 +37,6 @@ def nested(then):
     return declared(lambda t: {"p": (t, t)}, then=then)
 
 
-def two(name):
-    return declared(layers.Dense(3, name=name), then=lambda ref: ref)
-
-
 # The words of a message, and what it is about.
 BODIES = {
     "its body returned None; it must return a tensor, or": lambda t: None,
@@ -58,7 +54,9 @@ BODIES = {
 NETS = {
     "floaty": lambda: declared(layers.Dense(2), dtype="floaty"),
     "dtype 7": lambda: declared(layers.Dense(2), dtype=7),
-    'The name "same" is used 2 times in the model': lambda: two("same"),
+    'The name "same" is used 2 times in the model': lambda: declared(
+        layers.Dense(3, name="same"), then=lambda ref: ref
+    ),
     "branch 'a' has no output 'no'; it returned": lambda: nested(lambda r: r["no"]),
     "branch 'a' has no output 5": lambda: nested(lambda ref: ref["p"][5]),
     "no output 0; it": lambda: declared(layers.Dense(2), then=lambda ref: ref[0]),

@@ -61,7 +61,6 @@ def test_demo_learns_to_compare_held_out_digits(folder, monkeypatch):
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert accuracy
     assert float(accuracy[1]) >= 94
     assert "\naudit: all as planned\n" in done.stdout
     assert "gpu:1" in (folder / "shown" / "placement.svg").read_text()

@@ -97,9 +97,8 @@ def test_a_compilation_that_cannot_be_copied_is_told(cluster):
     model.compile(Odd(), "mse")
     model.dtype_policy = "mixed_float16"  # losses are to be scaled
     plan = sn.plan(model, cluster, batch=4, time_limit=0.1)
-    with pytest.warns(
-        UserWarning, match="copy of model 'odd' is not compiled: no word"
-    ):
+    words = "copy of model 'odd' is not compiled: no word"
+    with pytest.warns(UserWarning, match=words):
         placed = sn.emit(model, plan)
     assert not placed.compiled
     assert placed.dtype_policy == model.dtype_policy

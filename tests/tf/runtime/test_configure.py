@@ -34,9 +34,8 @@ class Machine:
         self.details = {"device_name": model, "compute_capability": (8, 0)}
 
     def _physical(self, kind=""):
-        return (
-            self.gpus if kind == "GPU" else [tf.config.PhysicalDevice("CPU:0", "CPU")]
-        )
+        cpus = [tf.config.PhysicalDevice("CPU:0", "CPU")]
+        return self.gpus if kind == "GPU" else cpus
 
     def _set_visible(self, gpus, device_type):
         if self.started and self.visible != gpus:

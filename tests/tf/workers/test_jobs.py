@@ -18,30 +18,15 @@ TF_CONFIG = {
     "cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]},
     "task": {"type": "worker", "index": 1},
 }
-BATCH = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_JOB_NODELIST": "n[1-2]",
-    "SLURM_TASKS_PER_NODE": "1(x2)",
-    "SLURM_NTASKS": "2",
-    "SLURMD_NODENAME": "n1",
-}
-SLURM = BATCH | {
-    "SLURM_PROCID": "2",
-    "SLURM_LOCALID": "0",
-    "SLURMD_NODENAME": "n10",
-    "SLURM_STEP_NODELIST": "n[2,3,10]",
-    "SLURM_STEP_NUM_TASKS": "3",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
-    "SLURM_GPUS_PER_NODE": "a100:2",
-    "SPLITNET_CLIENT": "n2:2222",
-}
-PODS = {
-    "SPLITNET_STATEFUL_SET": "train-worker",
-    "SPLITNET_SERVICE": "train",
-    "SPLITNET_WORKERS": "2",
-    "SPLITNET_CLIENT": "train-client.train:2222",
-    "HOSTNAME": "train-worker-1",
-}
+BATCH = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2"}
+BATCH |= {"SLURM_TASKS_PER_NODE": "1(x2)", "SLURMD_NODENAME": "n1"}
+SLURM = BATCH | {"SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURMD_NODENAME": "n10"}
+SLURM |= {"SLURM_STEP_NODELIST": "n[2,3,10]", "SLURM_STEP_NUM_TASKS": "3"}
+SLURM |= {"SLURM_STEP_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_PER_NODE": "a100:2"}
+SLURM |= {"SPLITNET_CLIENT": "n2:2222"}
+PODS = {"SPLITNET_STATEFUL_SET": "train-worker", "HOSTNAME": "train-worker-1"}
+PODS |= {"SPLITNET_SERVICE": "train", "SPLITNET_WORKERS": "2"}
+PODS |= {"SPLITNET_CLIENT": "train-client.train:2222"}
 CONFIG = {"TF_CONFIG": json.dumps(TF_CONFIG), "SPLITNET_GPUS_PER_HOST": "2"}
 
 

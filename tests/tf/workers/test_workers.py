@@ -116,9 +116,8 @@ def test_isolate_says_which_part_the_system_refuses(monkeypatch):
     monkeypatch.setattr(start, "_call", lambda name, flags: int(flags == 0x40000000))
     monkeypatch.setattr(start.psutil.Process, "num_threads", lambda _: 1)
 
-    with pytest.raises(
-        ConfigError, match="namespaces: Operation not permitted.*cluster up"
-    ):
+    words = "namespaces: Operation not permitted.*cluster up"
+    with pytest.raises(ConfigError, match=words):
         start.isolate()
 
 
