@@ -121,6 +121,14 @@ def logged(model, case):
     return seen
 
 
+def stack(*layers, **entry):
+    """A functional model of layers in a row; `entry` is for its input, of 6 numbers."""
+    x = made = keras.Input(**entry or {"shape": (6,)})
+    for layer in layers:
+        made = layer(made)
+    return keras.Model(x, made)
+
+
 def emitted(source, cluster, way=None, compiled=None, **plan):
     """A placed model; `way` is for `emit`, `compiled` for `compile`."""
     plan = {"batch": BATCH, "time_limit": 0.1, "objective": "memory"} | plan

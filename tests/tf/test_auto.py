@@ -11,7 +11,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.audit.observe import watching
 from splitnet.tf.parallel.pipeline import obstacles_of
-from tests.tf.check import numbers, words
+from tests.tf.check import numbers, stack, words
 
 pytestmark = pytest.mark.slow
 
@@ -239,24 +239,17 @@ class Counting(layers.Layer):
         return x
 
 
-def of(*body, **options):
-    x = made = keras.Input(**{"shape": (WIDTH,)} | options)
-    for layer in body:
-        made = layer(made)
-    return keras.Model(x, made)
-
-
 ANY = {"microbatches", "towers"}
 
 
 @pytest.mark.parametrize(
     ("make", "which", "words"),
     [
-        (lambda: of(layers.Dense(2), layers.Dropout(0.5)), set(), ""),
-        (lambda: of(layers.BatchNormalization(name="bn")), {"microbatches"}, "'bn'"),
-        (lambda: of(keras.Sequential([layers.BatchNormalization()])), ANY, "itself"),
-        (lambda: of(Counting(name="count")), ANY, "'count' has a state"),
-        (lambda: of(layers.Dense(2), batch_shape=(8, 6), shape=None), ANY, "batch"),
+        (lambda: stack(layers.Dense(2), layers.Dropout(0.5)), set(), ""),
+        (lambda: stack(layers.BatchNormalization(name="bn")), {"microbatches"}, "'bn'"),
+        (lambda: stack(keras.Sequential([layers.BatchNormalization()])), ANY, "itself"),
+        (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
+        (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), ANY, "batch"),
     ],
 )
 def test_what_cannot_be_divided_exactly_is_named(make, which, words):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import assert_near, emitted
+from tests.tf.check import assert_near, emitted, stack
 
 
 class Tracker(keras.Model):
@@ -99,9 +99,7 @@ def late():
 
 
 def inside():
-    x = keras.Input((6,))
-    body = Backbone(4, name="body", trainable=False)
-    return keras.Model(x, layers.Dense(2, name="c")(body(x)))
+    return stack(Backbone(4, name="body", trainable=False), layers.Dense(2, name="c"))
 
 
 @pytest.mark.parametrize("make", [late, lambda: Backbone(4), inside])

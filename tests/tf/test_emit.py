@@ -11,7 +11,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.placed import placed_of
-from tests.tf.check import BATCH, assert_near, emitted, numbers
+from tests.tf.check import BATCH, assert_near, emitted, numbers, stack
 from tests.tf.zoo.models import Loops
 
 
@@ -68,10 +68,9 @@ def test_emit_spares_cudnn_on_the_cpu(cluster):
 def test_copy_false_places_the_layers_of_the_source(cluster):
     """No weight exists twice, and what is trained is the source."""
     keras.utils.set_random_seed(1)
-    x, pins = keras.Input((6,), name="x"), {"first": "gpu:0", "middle": "gpu:1"}
-    found = layers.Dense(5, "tanh", name="first")(x)
-    found = layers.Dense(4, name="middle")(found)
-    model = keras.Model(x, layers.Dense(1, name="last")(found))
+    pins = {"first": "gpu:0", "middle": "gpu:1"}
+    body = [layers.Dense(5, "tanh", name="first"), layers.Dense(4, name="middle")]
+    model = stack(*body, layers.Dense(1, name="last"))
     clone = keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
     plan = sn.plan(model, cluster, batch=4, pins=pins, time_limit=0.1)

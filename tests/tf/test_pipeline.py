@@ -11,7 +11,7 @@ from splitnet.core.timeline import Execution
 from splitnet.tf.internals.tf_api import watch_graphs
 from splitnet.tf.placement.placed import placed_of
 from tests.tf import check
-from tests.tf.check import Case, assert_near, assert_same, classes, numbers
+from tests.tf.check import Case, assert_near, assert_same, classes, numbers, stack
 from tests.tf.zoo.ways import chain
 
 X, Y = numbers(8), classes(4)
@@ -130,14 +130,13 @@ class Own(keras.Model):
 
 def test_models_that_cannot_be_cut_are_refused(cluster):
     """A state of a whole batch, a sparse input, an own step, a loss that is no mean."""
-    x = keras.Input(batch_shape=(8, 5, 3))
-    whole = keras.Model(x, layers.GRU(2, stateful=True, name="kept")(x))
-    x = keras.Input((4,))
-    models = {"'kept' keeps a state": whole}
-    few = keras.Input((4,), sparse=True, name="few")
-    models["'few' is a sparse tensor"] = keras.Model(few, layers.Dense(2)(few))
-    models["has a train_step of its own"] = Own(x, layers.Dense(2)(x))
-    for words, model in models.items():
+    x, kept = keras.Input((4,)), layers.GRU(2, stateful=True, name="kept")
+    few = {"shape": (4,), "sparse": True, "name": "few"}
+    for words, model in (
+        ("'kept' keeps a state", stack(kept, batch_shape=(8, 5, 3))),
+        ("'few' is a sparse tensor", stack(layers.Dense(2), **few)),
+        ("has a train_step of its own", Own(x, layers.Dense(2)(x))),
+    ):
         with pytest.raises(sn.DeclarationError, match=words):
             sn.emit(model, sn.plan(model, cluster, batch=8, effort=1), microbatches=2)
 

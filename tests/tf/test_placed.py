@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import BATCH, assert_near, devices, emitted, numbers
+from tests.tf.check import BATCH, assert_near, devices, emitted, numbers, stack
 from tests.tf.zoo import two_branches
 
 
@@ -78,8 +78,7 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(how, words, cluste
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if how == "inside a model":
-            inputs = keras.Input((6,))
-            outer = keras.Model(inputs, model(inputs))
+            outer = stack(model)
             outer.compile("sgd", "mse")
             outer.train_on_batch(x, y)
         elif how == "over its layers":

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import assert_near, emitted, numbers
+from tests.tf.check import assert_near, emitted, numbers, stack
 
 THREE = ["gpu:0", "gpu:1", "gpu:2"]
 
@@ -121,12 +121,7 @@ def test_attention_without_its_inputs_says_what_it_reads(kind):
         sn.read(net)
 
 
-def inside(layer):
-    x = keras.Input((6,))
-    return keras.Model(x, layer(x))
-
-
-@pytest.mark.parametrize("wrap", [lambda la: [layers.Dense(6), la], inside, None])
+@pytest.mark.parametrize("wrap", [lambda la: [layers.Dense(6), la], stack, None])
 def test_a_layer_that_is_cut_cannot_be_shared_as_well(wrap):
     """Its weights would be two sets, though the declaration says one."""
     net = sn.Net("shared")

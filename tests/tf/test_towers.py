@@ -9,7 +9,7 @@ import splitnet as sn
 from splitnet.core.graph import Towers
 from splitnet.tf.parallel.data_parallel import towers_of
 from splitnet.tf.parallel.towers import Shards
-from tests.tf.check import assert_near, emitted, in_policy, numbers, sgd
+from tests.tf.check import assert_near, emitted, in_policy, numbers, sgd, stack
 from tests.tf.zoo import MODELS
 from tests.tf.zoo.ways import FOUR, TWO, towered
 
@@ -223,8 +223,7 @@ def test_towers_that_cannot_be_split_are_refused(declare, words):
 
 
 def test_data_parallel_says_what_it_needs(cluster):
-    fixed = keras.Input(batch_shape=(8, 4), name="fixed")
-    still = keras.Model(fixed, layers.Dense(2)(fixed))
+    still = stack(layers.Dense(2), batch_shape=(8, 4))
     placed = emitted(branched(), cluster, pins={"dense*": "gpu:1", "*": "gpu:0"})
     faults = [
         ("needs two or more devices", {"devices": ["gpu:0"]}),

@@ -11,7 +11,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.reading.cloner import clone
 from splitnet.tf.reading.source import blueprint_of
-from tests.tf.check import assert_near
+from tests.tf.check import assert_near, numbers, stack
 
 
 def cloned(source, *, copy=True):
@@ -40,25 +40,18 @@ class OwnState(layers.Layer):
         return self.f(x) + self.half(x) + self.more[0](x)
 
 
-def chain(*body):
-    x = y = keras.Input((4,), name="x")
-    for layer in body:
-        y = layer(y)
-    return keras.Model(x, y, name="chain")
-
-
-X = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
+X = numbers(6, count=5)
 
 
 @pytest.mark.parametrize("copy", [True, False])
 def test_functions_of_a_layer_compute_with_its_weights(copy):
     """What they traced and metrics are the clone's, or move with a moved layer."""
-    source = chain(OwnState(), layers.Dense(2))
+    source = stack(OwnState(), layers.Dense(2))
     plain = source.predict(X, verbose=0)
     made = cloned(source, copy=copy).model
     np.testing.assert_allclose(made.predict(X, verbose=0), plain, rtol=1e-6)
 
-    made.layers[1].w.assign(tf.zeros((4, 3)))
+    made.layers[1].w.assign(tf.zeros((6, 3)))
 
     assert np.ptp(made.predict(X, verbose=0), axis=0).max() == 0.0
     assert {v.value.device[-5:] for v in made.layers[1].mean.variables} == {"CPU:1"}
@@ -84,7 +77,7 @@ class Counted(keras.initializers.Ones):
 
 def test_no_value_is_drawn_that_the_source_has():
     """Weights are made with the source's values; random states are left as found."""
-    source = chain(layers.Dense(3, kernel_initializer=Counted()), layers.Dropout(0.5))
+    source = stack(layers.Dense(3, kernel_initializer=Counted()), layers.Dropout(0.5))
     before = Counted.calls
     keras.utils.set_random_seed(7)
     plain = random.random(), np.random.random(), float(keras.random.uniform(()))
@@ -135,8 +128,8 @@ class FromValue(layers.Layer):
 def test_variables_made_from_values_have_them():
     """They cannot be made without memory, so the source is traced in a graph."""
     net = sn.Net("n")
-    net.output(net.branch("b", net.input("x", (4,)), [layers.Dense(3), FromValue()]))
-    for source in (net, lambda: chain(layers.Dense(3), FromValue())):
+    net.output(net.branch("b", net.input("x", (6,)), [layers.Dense(3), FromValue()]))
+    for source in (net, lambda: stack(layers.Dense(3), FromValue())):
         made = cloned(source).model
         kernel = made.layers[1].kernel
         assert np.ptp(kernel) > 0

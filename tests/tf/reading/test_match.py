@@ -8,6 +8,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
+from tests.tf.check import stack
 
 CLUSTER = sn.Cluster.of("2*gpu", "cpu")
 
@@ -29,8 +30,7 @@ def refused(source, plan):
 def masked():
     """Two unnamed inputs, hidden operations of a mask, unnamed layers and models."""
     words, numbers = keras.Input((5,), dtype="int32"), keras.Input((3,))
-    step = keras.Input((4,))
-    each = layers.TimeDistributed(keras.Model(step, layers.Dense(4)(step)))
+    each = layers.TimeDistributed(stack(layers.Dense(4), shape=(4,)))
     y = layers.LSTM(4)(each(layers.Embedding(10, 4, mask_zero=True)(words)))
     both = layers.Concatenate()([y, layers.Dense(4)(numbers)])
     inner = keras.Sequential([keras.Input((8,)), layers.Dense(3), layers.Dense(4)])
@@ -95,7 +95,6 @@ class WithTable(layers.Layer):
 
 def test_a_configuration_may_have_any_keys():
     """The layer has no settings to compare; everything else is read."""
-    x = keras.Input((4,))
-    model = keras.Model(x, layers.Dense(3)(WithTable(name="table")(x)))
+    model = stack(WithTable(name="table"), layers.Dense(3))
 
     assert sn.read(model).call["table"].settings == ""
