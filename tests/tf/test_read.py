@@ -87,6 +87,24 @@ def test_read_prices_open_sizes_and_says_so(caplog):
     assert sites[1].node.outputs[0].shape == (None, None, None, 4)
 
 
+def test_a_plan_of_a_function_is_one_of_what_it_builds_next():
+    """Names that Keras counts are the same each time, and unique where it trains."""
+
+    def build():
+        x = keras.Input((8,))
+        y = layers.Add()([layers.Dense(8)(x), layers.Dense(8)(x)])
+        return keras.Model(x, layers.Dense(1)(y))
+
+    cluster = sn.local_cluster(stand_in_gpus=2)
+    pins = {"dense": "gpu:0", "dense_1": "gpu:1"}
+    plan = sn.plan(build, cluster, batch=4, pins=pins)
+    models = {sn.emit(build, plan).name for _ in range(2)}
+
+    assert sn.score(build, cluster, plan, batch=4).seconds == plan.seconds
+    assert sn.plan(sn.read(build, 4), cluster, pins=plan).device_of == plan.device_of
+    assert len(models) == 2
+
+
 def test_a_model_with_inputs_by_name_has_a_largest_batch():
     """A model is read, not called."""
     box = sn.Cluster.of("gpu", "cpu", memory="64 MiB", cpu_memory="32 MiB")

@@ -6,6 +6,7 @@ elsewhere, or update variables where they live.
 
 import contextlib
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
@@ -250,6 +251,17 @@ def without_memory(make: Callable[[], Any]) -> Any:
             raise
     with random_states_kept(), tf.device("/device:CPU:0"):  # it starts TensorFlow
         return make()
+
+
+@contextlib.contextmanager
+def counting_names_anew() -> Iterator[None]:
+    """Count names such as `dense_3` as a new program does, and go on behind it."""
+    known = get_global_attribute("object_name_uids")
+    set_global_attribute("object_name_uids", defaultdict(int))
+    try:
+        yield
+    finally:
+        set_global_attribute("object_name_uids", known)
 
 
 @contextlib.contextmanager

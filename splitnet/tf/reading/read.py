@@ -23,7 +23,7 @@ from splitnet.core.replication import batch_shares, collapse, expand, fold
 from splitnet.tf.internals.keras_api import sublayers, tables_of, variables_of
 from splitnet.tf.reading.call_cost import cost_of, settings_of, size_of
 from splitnet.tf.reading.flatten import Blueprint, Site, counted, is_sparse
-from splitnet.tf.reading.source import blueprint_of, sized
+from splitnet.tf.reading.source import blueprint_of, resolved, sized
 from splitnet.tf.reading.traced import Work, bytes_of
 
 _SAME = ("forward_flops", "backward_flops", "moved_bytes", "fused_bytes", "kernels")
@@ -62,7 +62,7 @@ def read(
     """
     if isinstance(source, Graph):
         return source
-    return graph_of(blueprint_of(source, nested), batch, training=training)
+    return graph_of(blueprint_of(resolved(source), nested), batch, training=training)
 
 
 def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Graph:

@@ -34,7 +34,7 @@ def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
     """Bring a net, a Keras model or what builds one to one form; see `read`."""
     if isinstance(source, Net):
         return _blueprint_of_net(source)
-    model = _functional_of(resolved(source))
+    model = _functional_of(resolved(source, anew=False))
     flow = flow_of(model, nested)
     sites = named((None, node) for node in flow.calls)
     parts = tuple(
@@ -44,10 +44,16 @@ def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
     return Blueprint(model.name, model, flow, parts, sites)
 
 
-def resolved(source: Any) -> Any:
-    """What a function builds, without memory; another source as it is."""
+def resolved(source: Any, *, anew: bool = True) -> Any:
+    """What a function builds, without memory; another source as it is.
+
+    Names that Keras counts, `dense_3`, are the same each time, if counted `anew`.
+    """
     builds = callable(source) and not isinstance(source, keras.Operation | type)
-    return keras_api.without_memory(source) if builds else source
+    with (
+        keras_api.counting_names_anew() if builds and anew else contextlib.nullcontext()
+    ):
+        return keras_api.without_memory(source) if builds else source
 
 
 def _functional_of(model: Any) -> Any:
