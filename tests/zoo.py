@@ -121,10 +121,9 @@ def random_dag(seed, count=8):
     names = [f"p{i}" for i in range(count)]
     calls, edges = [source("x")], []
     for i, name in enumerate(names):
-        weight = f"w{draw.randrange(i + 1)}" if draw.random() < 0.7 else None
+        weights = (f"w{draw.randrange(i + 1)}",) if draw.random() < 0.7 else ()
         flops = draw.choice([1e8, 1e9, 1e10, 1e11])
         out = draw.choice([1024, MIB, 2**26])
-        weights = (weight,) if weight else ()
         calls.append(call(name, flops=flops, out=out, weights=weights))
         before = ["x", *names[:i]]
         for other in draw.sample(before, min(len(before), draw.randint(1, 3))):

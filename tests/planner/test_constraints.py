@@ -13,7 +13,8 @@ from splitnet.planner.problem import in_calls
 from tests.planner.quick import find_plan
 from tests.zoo import altered, chain, two_towers, wide
 
-BOX = Cluster.of("2*gpu", "cpu")
+TWO = "2*gpu cpu"
+BOX = Cluster.of(*TWO.split())
 CALLS = chain(names=("dense", "dense_1", "enc_0", "enc_1"))
 """A chain of calls with a part each, as a Keras model is read."""
 
@@ -29,28 +30,24 @@ def wanting(graph, **on):
     [
         (
             wanting(two_towers(), tell="gpu:5"),
-            *("2*gpu cpu", {"tell": "gpu:1"}),
-            "gpu:5 is not available; another gpu is used",
+            *(TWO, {"tell": "gpu:1"}, "gpu:5 is not available; another gpu is used"),
         ),
         (
             wanting(chain(1), c0="gpu:9 cpu"),
-            *("2*gpu cpu", {"c0": "cpu:0"}),
-            "gpu:9 is not available; cpu is next in the list",
+            *(TWO, {"c0": "cpu:0"}, "gpu:9 is not available; cpu is next in the list"),
         ),
         (
             wanting(two_towers(), tell="gpu:0 gpu:1"),
-            *("2*gpu cpu", {"tell": "gpu:1"}),
-            "gpu:0 is full; gpu:1 is next in the list",
+            *(TWO, {"tell": "gpu:1"}, "gpu:0 is full; gpu:1 is next in the list"),
         ),
         (
             altered(two_towers(), "parts", "tell", apart=("see",), on=("gpu:0", "cpu")),
-            *("2*gpu cpu", {"tell": "cpu:0"}),
+            *(TWO, {"tell": "cpu:0"}),
             "gpu:0 is full or ruled out by near= or apart=; cpu:0 is next in the list",
         ),
         (
             two_towers(),
-            *("cpu", {"see": "cpu:0", "tell": "cpu:0"}),
-            "there is no gpu available",
+            *("cpu", {"see": "cpu:0", "tell": "cpu:0"}, "there is no gpu available"),
         ),
     ],
 )

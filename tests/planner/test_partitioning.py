@@ -48,16 +48,14 @@ def test_functions_are_convex_parts_of_one_device(seed, count):
 DETOUR = [*("ab", "ac", "cd", "be", "de", "ef")]
 LONG = "abcdefghijklmnopqrstuvwx"
 BLOCKS = ["stem", "block1_conv", "block1_add", "block2_conv", "block2_add", "head"]
+NAMED = ["stem", "block1", "block2_conv .. head"]
 
 
 @pytest.mark.parametrize(
     ("names", "edges", "away", "parts"),
     [
         ("abcdef", DETOUR, "cd", ["a", "b", "c .. d", "e .. f"]),
-        (
-            *(BLOCKS, pairwise(BLOCKS), BLOCKS[1:3]),
-            ["stem", "block1", "block2_conv .. head"],
-        ),
+        (BLOCKS, pairwise(BLOCKS), BLOCKS[1:3], NAMED),
         (LONG, pairwise(LONG), "", ["a .. h", "i .. p", "q .. x"]),
         (LONG[:-1], [*pairwise(LONG[:-1]), "ch"], "", ["a .. h", "i .. w"]),
         (LONG, [*pairwise(LONG), "ci"], "", ["a .. i", "j .. x"]),

@@ -16,21 +16,12 @@ def node(number, *, accelerator=1.0, size=4.0, **more):
     return {"id": number, "size": size} | seconds | kinds | more
 
 
-DIAMOND = {
-    "maxFPGAs": 2.0,
-    "maxCPUs": 1,
-    "maxSizePerFPGA": 9,
-    "nodes": [
-        node(9, size=0.5),
-        node(3, colorClass=1),
-        node(5, accelerator=4.0),
-        node(7, accelerator=4.0, colorClass=1),
-    ],
-    "edges": [
-        {"sourceId": a, "destId": b, "cost": 0.25}
-        for a, b in ((3, 5), (3, 7), (5, 9), (7, 9))
-    ],
-}
+MACHINE = {"maxFPGAs": 2.0, "maxCPUs": 1, "maxSizePerFPGA": 9}
+NODES = [node(9, size=0.5), node(3, colorClass=1), node(5, accelerator=4.0)]
+NODES += [node(7, accelerator=4.0, colorClass=1)]
+ENDS = (3, 5), (3, 7), (5, 9), (7, 9)
+EDGES = [{"sourceId": a, "destId": b, "cost": 0.25} for a, b in ENDS]
+DIAMOND = MACHINE | {"nodes": NODES, "edges": EDGES}
 """Two of its nodes share a colour, on two accelerators and a core."""
 
 

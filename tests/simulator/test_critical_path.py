@@ -23,14 +23,10 @@ def task(part, start, stop):
 #   0 to 1           |~ p ~| .. |~ q ~|          q waits for the link until 4
 #   gpu:1            0   2  |== b1 ==|
 #   1 to 0                           |~~|
-A, C, B, E, F, D = (
-    *(task("a0", 0, 2), task("c0", 2, 3), task("b1", 4, 6)),
-    *(task("e1", 6, 6), task("f1", 6.5, 7), task("d0", 7.5, 9)),
-)
-P, Q, R = (
-    *(copy("a0", "b1", 2, 4), copy("c0", "f1", 3.5, 6.5)),
-    copy("e1", "d0", 6, 7.5),
-)
+A, C, B = task("a0", 0, 2), task("c0", 2, 3), task("b1", 4, 6)
+E, F, D = task("e1", 6, 6), task("f1", 6.5, 7), task("d0", 7.5, 9)
+P, Q = copy("a0", "b1", 2, 4), copy("c0", "f1", 3.5, 6.5)
+R = copy("e1", "d0", 6, 7.5)
 DEVICES = ("gpu:0", "gpu:1", "gpu:2")
 
 

@@ -96,13 +96,11 @@ def test_report_is_whole_small_and_needs_no_network(name):
 
 
 def test_report_compares_strategies_with_bars():
-    compared = StrategyComparison(
-        (
-            Strategy("plan", 1.0, "emit(net, plan): on 2 GPUs", True, 0.5, 1024, 4096),
-            Strategy("towers", 2.0, "sn.data_parallel(model)", False, 0.5, 2048, 1024),
-        )
+    rows = (
+        Strategy("plan", 1.0, "emit(net, plan): on 2 GPUs", True, 0.5, 1024, 4096),
+        Strategy("towers", 2.0, "sn.data_parallel(model)", False, 0.5, 2048, 1024),
     )
-    verdict = replace(plans.siamese().verdict, known=compared)
+    verdict = replace(plans.siamese().verdict, known=StrategyComparison(rows))
     text = report_html(replace(plans.siamese(), verdict=verdict))
     widths = re.findall(r'<i style="width: ([\d.]+)%">', text)
     assert widths == ["50.0", "100.0", "50.0", "100.0", "25.0", "100.0"]

@@ -44,23 +44,15 @@ def random_graph(count, seed):
         for source in {max(0, i - draw.randrange(1, 4)) for _ in range(2)}
     ]
     used = {name for call in calls for name in call.weights}
-    return Graph(
-        "random",
-        1,
-        tuple(calls),
-        tuple(tensors),
-        tuple(w for w in weights if w.name in used),
-        tuple(Part(call.name) for call in calls),
-    )
+    held = tuple(w for w in weights if w.name in used)
+    parts = tuple(Part(call.name) for call in calls)
+    return Graph("random", 1, tuple(calls), tuple(tensors), held, parts)
 
 
 def free_problem(graph, cluster):
-    return problem_of(
-        step_graph(graph, cluster, units="calls"),
-        cluster,
-        [Group((), tuple(device.name for device in cluster)) for _ in graph.calls],
-        range(len(graph.calls)),
-    )
+    anywhere = Group((), tuple(device.name for device in cluster))
+    step, count = step_graph(graph, cluster, units="calls"), len(graph.calls)
+    return problem_of(step, cluster, [anywhere] * count, range(count))
 
 
 def with_room(problem, room, cut_penalty):
@@ -138,10 +130,8 @@ def random_loads(count, seed, *, cut_penalty=0.0):
                 backward=i >= count * 3 // 4,
             )
         )
-    graph = Graph(
-        *("loads", 1, tuple(calls), tuple(tensors)),
-        parts=tuple(Part(call.name) for call in calls),
-    )
+    parts = tuple(Part(call.name) for call in calls)
+    graph = Graph("loads", 1, tuple(calls), tuple(tensors), parts=parts)
     cluster = Cluster.of("2*gpu", "cpu")
     room = sum(c.size_bytes for c in calls) * draw.choice((0.45, 0.7, 2.0))
     groups = random_groups(draw, count, cluster, some_apart=seed % 2 == 1)
