@@ -24,6 +24,7 @@ import random
 import runpy
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -171,9 +172,8 @@ def rows_of(
     for seed in range(options.seeds):
         began = time.process_time()
         found = solve(
-            problem_from(data)[0],
+            replace(problem_from(data)[0], contiguity=options.contiguity),
             objective="throughput",
-            contiguity=options.contiguity,
             time_limit=options.time_limit,
             effort=options.effort,
             seed=seed,

@@ -66,7 +66,6 @@ class CriticalPath:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
         step, n = problem.step, problem.step.count
         group = problem.group_of_unit[[*range(n), *range(n - 1, -1, -1), *range(n)]]
         allowed = problem.graph.allowed[group].T
@@ -90,8 +89,6 @@ class CriticalPath:
             return rows
 
         def arc(source: int, target: int, size: float, fixed: float | None) -> None:
-            if source >= target:
-                return  # as of a micro-batch that waits for another one
             seconds, least = table(size, fixed), 0.0
             ends = allowed[:, source], allowed[:, target]
             if not (ends[0] & ends[1]).any():

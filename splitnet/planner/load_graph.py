@@ -162,9 +162,3 @@ def cut_size(graph: LoadGraph, assignment: npt.ArrayLike) -> int:
     """Number of cross-device transfers: one per output and device that receives it."""
     used = (pins_per_device(graph, np.asarray(assignment)) > 0).sum(axis=1)
     return int(((used - 1) * graph.net_weight).sum())
-
-
-def is_allowed(graph: LoadGraph, place: Ints) -> bool:
-    """Whether groups are on devices that they may use, and apart where they must be."""
-    together = np.any(place[owners(graph.apart_start)] == place[graph.apart])
-    return bool(graph.allowed[np.arange(len(place)), place].all()) and not together

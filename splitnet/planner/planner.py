@@ -25,10 +25,10 @@ from splitnet.core.plan import Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import Group, Request, fallbacks_of, with_pins
 from splitnet.planner.engine.budget import STEPS_PER_SECOND
-from splitnet.planner.engine.solve import Solution, solve, value_of
+from splitnet.planner.engine.solve import Solution, solve
 from splitnet.planner.evaluate import Evaluator, Found, placed, reasons_of
 from splitnet.planner.load_graph import Ints, cut_size
-from splitnet.planner.problem import Problem, single_devices
+from splitnet.planner.problem import Problem, single_devices, value_of
 from splitnet.simulator.units import scaled_graph
 
 _WHOLE_SECONDS = 1.0  # a limit up to which setting up is not taken off
@@ -88,6 +88,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
     tries = [first] if first == every else [first, every]
     for groups in tries:
         problem = evaluator.problem_of(groups)
+        problem = replace(problem, contiguity=options.contiguity or "free")
         # What follows the search takes about as long as what comes before it.
         left = limit - 2 * (monotonic() - began)
         seconds = max(left, 0.2 * limit, min(limit, _WHOLE_SECONDS)) / len(tries)
@@ -122,7 +123,6 @@ def _solved(
         return solve(
             replace(problem, **changes),
             objective=objective,
-            contiguity=options.contiguity,
             time_limit=share * seconds,
             effort=math.ceil(share * effort * steps),
             seed=options.seed,
@@ -139,7 +139,7 @@ def _solved(
         return best
     found = [best, solved(goal, share, best.assignment, cut_penalty=penalty / cuts)]
     for place in single_devices(problem):
-        value = value_of(problem, goal, place, options.contiguity)
+        value = value_of(problem, goal, place)
         found.append(replace(best, assignment=place, value=value))
     if goal == "memory":
         least = min(found, key=lambda one: one.value)

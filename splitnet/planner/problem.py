@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
+from math import inf
 from os.path import commonprefix
 
 import networkx as nx
@@ -63,7 +64,9 @@ class Problem:
     """What to place and under which constraints.
 
     Unit u of the step belongs to group `group_of_unit[u]`; `cut_penalty` is the
-    fraction of the value that one cross-device transfer costs.
+    fraction of the value that one cross-device transfer costs. `contiguity` is "free",
+    "convex": no path of forward calls leaves a device and comes back, or "pipeline":
+    devices can stand in a line so that every forward edge stays or goes on.
     """
 
     graph: LoadGraph
@@ -72,6 +75,7 @@ class Problem:
     group_of_unit: Ints
     functions: Functions | None = None
     cut_penalty: float = 0.0
+    contiguity: str = "free"
     known: dict[bytes, tuple[float, Floats]] = field(default_factory=dict)
 
     @property
@@ -84,18 +88,13 @@ class Problem:
         """Number of devices."""
         return len(self.graph.capacity_bytes)
 
-    def as_run(self, assignment: npt.ArrayLike) -> tuple[StepGraph, list[int]]:
-        """The step as it runs, and the device of each of its units."""
-        devices: list[int] = np.asarray(assignment)[self.group_of_unit].tolist()
-        if self.functions is None:
-            return self.step, devices
-        return self.functions.step_of(devices)
-
     def simulated(self, assignment: npt.ArrayLike) -> tuple[float, Floats]:
         """Makespan of the step, and bytes of every device at its peak; kept."""
-        key = np.asarray(assignment, np.int64)[self.group_of_unit].tobytes()
-        if key not in self.known:
-            step, devices = self.as_run(assignment)
+        device_of_unit = np.asarray(assignment, np.int64)[self.group_of_unit]
+        if (key := device_of_unit.tobytes()) not in self.known:
+            step, devices = self.step, device_of_unit.tolist()
+            if self.functions is not None:
+                step, devices = self.functions.step_of(devices)
             run = run_step(step, devices)
             held = [one.peak.total for one in memory_of(step, devices, run)]
             self.known[key] = run.seconds, np.array(held, np.float64)
@@ -143,9 +142,8 @@ def problem_of(
     ]
     after: list[dict[int, None]] = [{} for _ in unseen]
     for edge in sends:
-        for reader in edge.readers:
-            if not unseen[edge.source] and not unseen[reader]:
-                after[edge.source][reader] = None
+        seen = (r for r in edge.readers if not (unseen[edge.source] or unseen[r]))
+        after[edge.source] |= dict.fromkeys(seen)
     order = [unit for unit in running_order(after) if not unseen[unit]]
     numbers = np.array(group_of_unit, np.int64)
     follows = load_graph.rows_of(after)
@@ -206,15 +204,14 @@ def device_line(problem: Problem, place: Ints) -> Ints | None:
     return np.argsort(list(nx.topological_sort(flow)))
 
 
-def is_contiguous(problem: Problem, place: Ints, contiguity: str) -> bool:
-    """Whether an assignment is in a set: "free", "convex" or "pipeline".
-
-    Convex: no path of forward calls leaves a device and comes back. Pipeline: devices
-    can stand in a line so that every forward edge stays or goes on.
-    """
+def is_legal(problem: Problem, place: Ints) -> bool:
+    """Whether groups are where they may be, and apart where they must, memory aside."""
+    graph, forward, contiguity = problem.graph, problem.forward, problem.contiguity
+    together = np.any(place[load_graph.owners(graph.apart_start)] == place[graph.apart])
+    if together or not graph.allowed[np.arange(len(place)), place].all():
+        return False
     if contiguity != "convex":
         return contiguity == "free" or device_line(problem, place) is not None
-    forward = problem.forward
     where: list[int] = place[forward.group].tolist()
     after = load_graph.lists_of(forward.successor_start, forward.successors)
     left = [0] * len(where)  # bits: the devices that a path to each call has left
@@ -224,6 +221,22 @@ def is_contiguous(problem: Problem, place: Ints, contiguity: str) -> bool:
         for reader in after[call]:
             left[reader] |= left[call] | (where[reader] != where[call]) << where[call]
     return True
+
+
+def value_of(problem: Problem, objective: str, assignment: Ints) -> float:
+    """Value of an assignment without cut penalty; infinite if it is infeasible."""
+    if not problem.group_count:
+        return 0.0
+    if not is_legal(problem, assignment):
+        return inf
+    seconds, held = problem.simulated(assignment)
+    if np.any(held > problem.graph.capacity_bytes * (1 + 1e-12)):
+        return inf
+    if objective == "memory":
+        return float(held.max(initial=0.0))
+    if objective == "throughput":
+        return max(load_graph.loads(problem.graph, assignment), default=0.0)
+    return seconds
 
 
 def equivalent_devices(problem: Problem) -> list[int]:
@@ -352,13 +365,10 @@ def in_functions(
 
 def request_keys(graph: Graph) -> list[int]:
     """A number per call: calls may be one part if where they may be is the same."""
-    number: dict[object, int] = {}
-    keys = []
-    for call in graph.calls:
-        part = graph.part[call.part]
-        key = part.kind == "input", call.cpu_only, part.on
-        keys.append(number.setdefault(key, len(number)))
-    return keys
+    parts = (graph.part[call.part] for call in graph.calls)
+    keys = [(p.kind == "input", c.cpu_only, p.on) for c, p in zip(graph.calls, parts)]
+    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return [number[key] for key in keys]
 
 
 def _names(graph: Graph, pieces: Units) -> list[str]:

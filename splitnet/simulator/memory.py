@@ -87,12 +87,7 @@ def memory_of(
 
 def functions_of(step: StepGraph, device: Sequence[int]) -> list[Sequence[int]]:
     """The units of each function, with unit u on device number `device[u]`."""
-    reads: list[list[tuple[int, int]]] = [[] for _ in step.units]
-    readers = {reader for edge in step.edges for reader in edge.readers}
-    for number, edge in enumerate(step.edges):
-        if edge.source in readers or step.task_seconds[0][edge.source]:
-            for reader in edge.readers:  # an input of the model is no function
-                reads[reader].append((edge.source, number))
+    reads = [[(step.edges[i].source, i) for i in own] for own in step.reads]
     return function_runs(reads, device, [unit.calls for unit in step.units])
 
 

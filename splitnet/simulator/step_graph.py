@@ -145,6 +145,14 @@ class StepGraph:
         return self._numbers_of([edge.source] for edge in self.edges)
 
     @cached_property
+    def reads(self) -> list[list[int]]:
+        """Per unit, the edges from other functions; an input of the model is none."""
+        called = {reader for edge in self.edges for reader in edge.readers}
+        called |= {unit for unit in range(self.count) if self.task_seconds[0][unit]}
+        readers = (e.readers if e.source in called else () for e in self.edges)
+        return self._numbers_of(readers)
+
+    @cached_property
     def contributes(self) -> list[list[int]]:
         """Per unit, the items to whose gradient its backward task contributes."""
         return self._numbers_of(item.gradients_from for item in self.items)

@@ -35,6 +35,7 @@ STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
 # Of the proposals for a step, those that move something on the critical path; of all,
 # those that exchange two groups; of the others for a step, those that move blocks.
 _GUIDED, _SWAPS, _BLOCKS = 0.5, 0.1, 0.6
+_STRETCH = 20_000.0  # steps between two looks at the clock
 # What an excess of memory costs in the value of the best assignment for a step, a
 # multiple of it; on the way that is adapted, as by Gendreau, Hertz and Laporte (1994).
 OVERFULL = 30.0
@@ -118,8 +119,7 @@ def shift(graph: LoadGraph, state: State, group: int, b: int) -> None:
 @compiled
 def is_convex(forward: ForwardGraph, left: Bools, place: Ints, device: int) -> bool:
     """Whether no path of forward calls leaves the device and comes back."""
-    for call in range(len(left)):
-        left[call] = False
+    left[:] = False
     for i in range(len(forward.order)):
         call = forward.order[i]
         if left[call] or place[forward.group[call]] == device:
@@ -229,14 +229,13 @@ def note_best(graph: LoadGraph, state: State, cut_penalty: float) -> bool:
 
 
 @entry
-def anneal_loads(
-    graph: LoadGraph, rules: Rules, state: State, spent: float, until: float
-) -> float:
-    """Cool down from the temperature after `spent` steps; the steps until now."""
+def anneal_loads(graph: LoadGraph, rules: Rules, state: State, spent: float) -> float:
+    """Cool down a stretch from the temperature after `spent` steps; the steps then."""
     place, load, used, energy = state.place, state.load, state.used, state.energy
     numbers, block, room = state.numbers, state.block, graph.capacity_bytes
     movable, random = state.movable, state.random
     penalty, price = rules.cut_penalty, numbers.memory
+    until = min(rules.steps, spent + _STRETCH)
     while spent < until:
         scale, total = 1e-300, 0.0
         for d in range(len(load)):
@@ -351,17 +350,12 @@ def excess(tasks: Tasks, room: Floats) -> float:
 
 @entry
 def anneal_step(
-    graph: LoadGraph,
-    rules: Rules,
-    state: State,
-    spent: float,
-    until: float,
-    tasks: Tasks,
+    graph: LoadGraph, rules: Rules, state: State, spent: float, tasks: Tasks
 ) -> float:
     """As `anneal_loads`, of the makespan of a step, with estimated peaks."""
     place, used, numbers, block = state.place, state.used, state.numbers, state.block
     movable, random, room = state.movable, state.random, graph.capacity_bytes
-    price = numbers.memory
+    price, until = numbers.memory, min(rules.steps, spent + _STRETCH)
     while spent < until:
         heat = (rules.cold / rules.hot) ** min(1.0, spent / rules.steps)
         heat *= rules.hot * numbers.value

@@ -31,14 +31,11 @@ def _cache_folder() -> Path | None:
     for path in sorted([*_HERE.glob("*.py"), _HERE.parent / "load_graph.py"]):
         digest.update(path.read_bytes())
     name = f"engine-{digest.hexdigest()[:12]}"
-    parents = [_HERE / "__pycache__"]
-    if home := os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"):
-        parents.append(Path(home) / "splitnet")
-    for parent in parents:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for parent in (_HERE / "__pycache__", Path(home) / "splitnet"):
         try:
             (parent / name).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=parent / name):
-                pass
+            tempfile.TemporaryFile(dir=parent / name).close()
         except OSError:
             continue
         for other in parent.glob("engine-*"):

@@ -136,8 +136,7 @@ def sort_functions(tasks: Tasks, count: int) -> None:
         if waiting[f].pending == 0:
             push(queue, float(functions[f].first), f)
     while queue[0].key:
-        f = queue[1].key
-        pop(queue)
+        _, f = pop(queue)
         functions[f].number = turn
         turn += 1
         edge = waiting[f].first_out
@@ -209,19 +208,13 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
     around = np.bincount(items.source, gradients, len(units))
     around += np.bincount(of.unit, gradients[of.edge], len(units))
     view = items.view_of[:edges][kept[:edges]]
-    reader_start, readers = rows(number[item[away]], reader[away], left)
-    saves = np.bincount(
-        np.searchsorted(
-            owners(reader_start) * count + readers,
-            number[item[away]] * count + reader[away],
-        ),
-        tasks.saves[away],
-        len(readers),
-    )
+    pairs = number[item[away]] * count + reader[away]
+    pairs, at = np.unique(pairs, return_inverse=True)
+    saves, readers = np.bincount(at, tasks.saves[away], len(pairs)), pairs % count
+    reader_start = np.searchsorted(pairs, np.arange(left + 1) * count)
     by, to = unit[given.unit], given.to
     out = kept[to] & ((by != source[to]) | weight[to])
-    pairs = number[to[out]] * count + by[out]
-    pairs, at = np.unique(pairs, return_inverse=True)
+    pairs, at = np.unique(number[to[out]] * count + by[out], return_inverse=True)
     reads, by = tasks.reads.edge, unit[tasks.reads.unit]
     into = kept[reads] & (by != source[reads])
     read_start, reads = rows(by[into], number[reads[into]], count)
@@ -232,19 +225,16 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
             *(UNIT, count + 1),
             group=last_of(unit, count, cluster[units.group]),
             key=last_of(unit, count, units.key),
-            calls=sums(units.calls),
             has_backward=sums(units.has_backward) > 0,
             has_update=sums(units.has_update) > 0,
             reads=read_start,
             forward_tail=last_of(unit, count, units.forward_tail),
             backward_tail=last_of(unit[::-1], count, units.backward_tail[::-1]),
-            weights=sums(units.weights),
             saved=sums(units.saved) + inside,
             ahead=most(units.ahead),
             back=most(units.back + around),
-            early=sums(units.early),
-            learned=sums(units.learned),
             update=most(units.update),
+            **{n: sums(units[n]) for n in ("calls", "weights", "early", "learned")},
         ),
         records(
             *(ITEM, left + 1),
@@ -252,9 +242,7 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
             view_of=np.where((view >= 0) & kept[view], number[view], -1),
             readers=reader_start,
             saved=keeps[kept],
-            returned=items.returned[kept],
-            bytes=items.bytes[kept],
-            fixed=items.fixed[kept],
+            **{name: items[name][kept] for name in ("returned", "bytes", "fixed")},
         ),
         records(
             *(CONTRIBUTION, len(pairs)),

@@ -104,7 +104,7 @@ def set_up(tasks: Tasks, count: int) -> None:
             if sums.seen != tasks.counted.stamp:
                 sums.seen, sums.missing, sums.wholes = tasks.counted.stamp, 0, 0
                 sums.row_bytes = sums.ended = sums.held = 0.0
-            run[summing(f, to < edges, count)].pending += sums.missing == 0
+            run[summing(tasks, to, count)].pending += sums.missing == 0
             sums.missing += 1
             sums.wholes += given.row_bytes == 0.0
             sums.row_bytes += given.row_bytes
@@ -139,8 +139,10 @@ def add_gradients(tasks: Tasks, last: int) -> None:
 
 
 @compiled
-def summing(function: int, is_edge: bool, count: int) -> int:
-    """The task that waits for the sum of the gradients of a function's item."""
+def summing(tasks: Tasks, item: int, count: int) -> int:
+    """The task that waits for the sum of an item's gradients."""
+    function: int = tasks.items[item].function
+    is_edge = item < tasks.counted.edges
     return 2 * count - 1 - function if is_edge else 2 * count + function
 
 
@@ -230,8 +232,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         if run[f].pending == 0:
             push(queue, 0.0, f)
     while queue[0].key:
-        time, key = queue[1].time, queue[1].key
-        pop(queue)
+        time, key = pop(queue)
         counted.events += 1
         if key < 0:
             copy = tasks.copies[key + _COPIES_FIRST]
@@ -249,8 +250,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
             if time > last:
                 last, end = time, by
             if by >= count:
-                f = units[items[view].source].function
-                number = summing(f, view < edges, count)
+                number = summing(tasks, view, count)
                 if view < edges:
                     device = devices[copy.target]
                     device.held += copy.bytes
@@ -319,8 +319,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                     sums.held += size
                     continue
                 device.held += size - sums.held
-                f = units[items[item].source].function
-                number = summing(f, item < edges, count)
+                number = summing(tasks, item, count)
                 if run[number].where == task.where:
                     run[number].saved += size
                     arrive(run, queue, number, sums.ended, key)

@@ -20,7 +20,6 @@ search goes on where a shorter one ends, and its answer is never worse.
 """
 
 from bisect import insort
-from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -68,18 +67,13 @@ class _Search:
     """What the turns of one search share."""
 
     def __init__(
-        self,
-        problem: Problem,
-        objective: str,
-        contiguity: str,
-        budget: Budget,
-        seed: int,
+        self, problem: Problem, objective: str, budget: Budget, seed: int
     ) -> None:
         self.problem, self.objective, self.budget = problem, objective, budget
-        self.contiguity, self.capacity = contiguity, problem.graph.capacity_bytes
+        self.capacity = problem.graph.capacity_bytes
         self.state, self.random = random_state(seed), np.random.default_rng(seed)
         self.units, self.constructed = len(problem.group_of_unit), 0
-        groups, self.free = problem.group_count, contiguity == "free"
+        groups, self.free = problem.group_count, problem.contiguity == "free"
         self.tasks = tasks_of(problem) if objective == "latency" else None
         # Steps of a turn; fractions of those so far besides, of turns that begin anew
         # and of others; the fraction of steps for chain partitions; of the other turns,
@@ -114,8 +108,7 @@ class _Search:
     def keep(self, place: Ints) -> Floats | None:
         """Add to the best if allowed; what lacks if only its peaks have no room."""
         problem, graph = self.problem, self.problem.graph
-        legal = load_graph.is_allowed(graph, place)
-        if not (legal and problems.is_contiguous(problem, place, self.contiguity)):
+        if not problems.is_legal(problem, place):
             return None
         held = used = load_graph.bytes_per_device(graph, place)
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
@@ -189,9 +182,8 @@ class _Search:
                 noise = float(self.random.random()) if number else 0.0
                 made = starts.list_schedule(graph, noise, self.random, self.state)
                 places.append(made)
-        values = [self.value_of(place) for place in places]
-        for i in sorted(range(len(places)), key=values.__getitem__):
-            self.keep(places[i])
+        for place in sorted(places, key=self.value_of):
+            self.keep(place)
             if self.elite and self.objective == "latency":
                 break
 
@@ -302,7 +294,7 @@ class _Search:
         penalty = 1 + problem.cut_penalty * state.numbers.cuts
         each = _STEPS_PER_PROPOSAL
         each += _STEPS_PER_NET * len(graph.group_nets) / len(place)
-        if self.contiguity == "convex":
+        if problem.contiguity == "convex":
             each += _STEPS_PER_CALL * len(problem.forward.order)
         steps = max(256 * each, share * (self.end - budget.spent))
         proposals, hot, cold = int(max(256, steps / each / 200)), self.hot, 0.002
@@ -315,18 +307,18 @@ class _Search:
             tasks.counted.events = 0
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers.best = state.load.max() * penalty
-        in_line = self.contiguity == "pipeline"
+        in_line = problem.contiguity == "pipeline"
         line = problems.device_line(problem, place) if in_line else None
         rules = annealing.Rules(
             *(steps, each, proposals, hot, cold, problem.cut_penalty),
-            CONTIGUITIES.index(self.contiguity),
+            CONTIGUITIES.index(problem.contiguity),
             np.arange(problem.device_count) if line is None else line,
             problem.forward,
             np.zeros(len(problem.forward.group), np.bool_),
         )
         spent = 0.0
         while spent < steps and budget.left:
-            given, before = (graph, rules, state, spent, min(steps, spent + 2e4)), spent
+            given, before = (graph, rules, state, spent), spent
             if tasks is not None:
                 spent = annealing.anneal_step(*given, tasks)
             else:
@@ -336,18 +328,13 @@ class _Search:
 
 
 def search(
-    problem: Problem,
-    objective: str,
-    budget: Budget,
-    contiguity: str = "free",
-    seed: int = 0,
-    given: Iterable[Ints] = (),
+    problem: Problem, objective: str, budget: Budget, seed: int, given: list[Ints]
 ) -> Incumbent:
     """The best assignment found; its value counts cuts and is infinite if none fits."""
     cluster = np.arange(problem.group_count)
-    if contiguity == "pipeline":
+    if problem.contiguity == "pipeline":
         problem, cluster = starts.fused(problem)
-    one = _Search(problem, objective, contiguity, budget, seed)
+    one = _Search(problem, objective, budget, seed)
     one.begin([load_graph.last_of(cluster, problem.group_count, s) for s in given])
     one.turn()
     while budget.left:

@@ -8,7 +8,7 @@ memory       bytes of the fullest device at its peak
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import inf
 from time import monotonic
 
@@ -20,8 +20,8 @@ from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.uncompiled import BranchAndBound, packed
-from splitnet.planner.load_graph import Ints, cut_size, is_allowed, loads
-from splitnet.planner.problem import Problem, is_contiguous, problem_of, single_devices
+from splitnet.planner.load_graph import Ints, cut_size
+from splitnet.planner.problem import Problem, problem_of, single_devices, value_of
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.step_graph import step_graph
 
@@ -50,26 +50,6 @@ class Solution:
     feasible: bool
 
 
-def value_of(
-    problem: Problem, objective: str, assignment: Ints, contiguity: str | None = None
-) -> float:
-    """Value of an assignment without cut penalty; infinite if it is infeasible."""
-    if not problem.group_count:
-        return 0.0
-    if not is_allowed(problem.graph, assignment):
-        return inf
-    if not is_contiguous(problem, assignment, contiguity or "free"):
-        return inf
-    seconds, held = problem.simulated(assignment)
-    if np.any(held > problem.graph.capacity_bytes * (1 + 1e-12)):
-        return inf
-    if objective == "memory":
-        return float(held.max(initial=0.0))
-    if objective == "throughput":
-        return max(loads(problem.graph, assignment), default=0.0)
-    return seconds
-
-
 def compiled_step(problem: Problem) -> Callable[[Ints], tuple[float, int]] | None:
     """Seconds and bytes copied in a step by assignment; None if nothing is compiled."""
     import splitnet.planner.engine.compiler as compiler
@@ -92,7 +72,6 @@ def solve(
     problem: Problem,
     *,
     objective: str,
-    contiguity: str | None = None,
     time_limit: float = 5.0,
     effort: int | None = None,
     seed: int = 0,
@@ -113,15 +92,12 @@ def solve(
     one device, without transfers, if its value without the calls of functions is no
     more than the fraction `enough` above the lower bound.
     """
-    groups, shape = problem.group_count, contiguity or "free"
+    groups = problem.group_count
     seconds = time_limit * (1.0 - _PROGRAM_SHARE * (groups <= _PROGRAM_GROUPS))
     budget = Budget(seconds, effort, on_progress=on_progress, until_found=until_found)
     given = [np.asarray(start, np.int64) for start in starts]
     place, algorithm, proven = np.zeros(groups, np.int64), "none needed", False
-    bound = -inf
-
-    def judge(place: Ints) -> float:
-        return value_of(problem, objective, place, shape)
+    judge, bound = partial(value_of, problem, objective), -inf
 
     def solution() -> Solution:
         value = judge(place)
@@ -153,7 +129,7 @@ def solve(
                 place, algorithm = start, "packing"
                 return solution()
         if groups <= _TREE_GROUPS:
-            tree = BranchAndBound(problem, objective, judge, budget)
+            tree = BranchAndBound(problem, objective, budget)
             tree.search(given)
             place, algorithm, proven = tree.place, "branch and bound", tree.complete
             if not proven and not problem.cut_penalty and tree.value < inf:
@@ -162,7 +138,7 @@ def solve(
             given = [*given, place] if known else given
         if not proven and (budget.left or not known):
             algorithm = "multilevel simulated annealing"
-            place = _searched(problem, objective, shape, budget, seed, given)
+            place = _searched(problem, objective, budget, seed, given)
     value = judge(place)
     if value < inf and proven and not problem.cut_penalty:
         bound = value
@@ -176,12 +152,7 @@ def solve(
 
 
 def _searched(
-    problem: Problem,
-    objective: str,
-    contiguity: str,
-    budget: Budget,
-    seed: int,
-    starts: list[Ints],
+    problem: Problem, objective: str, budget: Budget, seed: int, starts: list[Ints]
 ) -> Ints:
     """The best assignment that is found with numba."""
     began = monotonic()
@@ -189,15 +160,15 @@ def _searched(
         warm_up(objective)
     places = *starts, *single_devices(problem)
     fits = (value_of(problem, objective, place) < inf for place in places)
-    if objective != "latency" or contiguity != "free" or not any(fits):
+    if objective != "latency" or problem.contiguity != "free" or not any(fits):
         warm_up("throughput")  # loads, or bytes until something fits, are minimised
     budget.end += monotonic() - began
     from splitnet.planner.engine.search import search
 
-    found = search(problem, objective, budget, contiguity, seed, starts)
+    found = search(problem, objective, budget, seed, starts)
     if found.value == inf and not budget.until_found:  # longer than the time limit
         more = Budget(_FIT_SECONDS)
-        found = search(problem, objective, more, contiguity, seed, [found.place])
+        found = search(problem, objective, more, seed, [found.place])
     return found.place
 
 
@@ -226,4 +197,4 @@ def warm_up(*objectives: str) -> None:
     step = step_graph(graph, cluster, units="calls")
     sample = problem_of(step, cluster, groups, range(len(names)))
     for objective in wanted:
-        search(sample, objective, Budget(60.0, 100_000))
+        search(sample, objective, Budget(60.0, 100_000), 0, [])

@@ -100,11 +100,10 @@ def fused(problem: Problem) -> tuple[Problem, Ints]:
     source = load_graph.owners(graph.successor_start).tolist()
     flow = nx.DiGraph(zip(source, graph.successors.tolist()))
     flow.add_nodes_from(cluster.tolist())
-    parts = list(nx.strongly_connected_components(flow))
-    if len(parts) < len(cluster):
-        for number, members in enumerate(parts):
-            cluster[list(members)] = number
-        problem = contract(problem, cluster, len(parts))
+    whole = nx.condensation(flow)
+    if len(whole) < len(cluster):
+        cluster = np.array([whole.graph["mapping"][u] for u in cluster.tolist()])
+        problem = contract(problem, cluster, len(whole))
     return problem, cluster
 
 

@@ -8,6 +8,7 @@ beside it. A field that names a list holds where the list of its record begins; 
 where that of the next record begins.
 """
 
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -161,21 +162,13 @@ def tasks_of(problem: Problem) -> Tasks:
     """Flat arrays of a problem's step."""
     step, rule = problem.step, problem.functions
     edges, items, count = step.edges, step.items, step.count
-    read = {reader for edge in edges for reader in edge.readers}
-    reads: list[list[int]] = [[] for _ in range(count)]
-    for number, edge in enumerate(edges):
-        if edge.source in read or step.task_seconds[0][edge.source]:
-            for reader in edge.readers:
-                reads[reader].append(number)
     given = [
         (user, number, size)
         for number, one in enumerate(items)
-        for user, size in zip(
-            one.gradients_from, one.row_bytes or [0] * len(one.gradients_from)
-        )
+        for user, size in zip_longest(one.gradients_from, one.row_bytes, fillvalue=0)
     ]
     by, to, row_bytes = np.array(given, np.int64).reshape(-1, 3).T
-    read_start, read_edges = rows_of(reads)
+    read_start, read_edges = rows_of(step.reads)
     reader_start, readers = rows_of([one.readers for one in items])
     saves = [r in one.saved_by or one.is_weight for one in items for r in one.readers]
     tails, devices = np.array(step.tails), step.device_count
@@ -236,9 +229,9 @@ def push(queue: Records, time: float, key: int) -> None:
 
 
 @compiled
-def pop(queue: Records) -> None:
-    """Remove the first event of the heap, which the caller has read."""
-    size, i, j = queue[0].key, 1, 2
+def pop(queue: Records) -> tuple[float, int]:
+    """Remove the first event of the heap; its time and key."""
+    first, size, i, j = (queue[1].time, queue[1].key), queue[0].key, 1, 2
     queue[0].key = size - 1
     last = queue[size]
     while j < size:
@@ -249,6 +242,7 @@ def pop(queue: Records) -> None:
         queue[i] = queue[j]
         i, j = j, 2 * j
     queue[i] = last
+    return first
 
 
 @compiled

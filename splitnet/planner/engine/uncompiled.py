@@ -6,7 +6,7 @@ packing            A start that has room: next fit (Johnson 1973) along a topolo
                    order. Peaks of the simulator correct the room of each device.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -33,15 +33,9 @@ class BranchAndBound:
     `complete` says that no assignment has a smaller one.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        objective: str,
-        value_of: Callable[[Ints], float],
-        budget: Budget,
-    ) -> None:
+    def __init__(self, problem: Problem, objective: str, budget: Budget) -> None:
         graph, groups = problem.graph, problem.group_count
-        self.problem, self.value_of, self.budget = problem, value_of, budget
+        self.problem, self.objective, self.budget = problem, objective, budget
         self.capacity: list[float] = (graph.capacity_bytes * (1 + 1e-12)).tolist()
         self.size_bytes: list[float] = graph.size_bytes.tolist()
         cost = cost_per_device(problem, objective)
@@ -75,10 +69,9 @@ class BranchAndBound:
 
     def _evaluate(self, place: Ints) -> None:
         self.budget.spend(self.leaf_steps)
-        value = self.value_of(place)
-        if value < inf:
-            cuts = load_graph.cut_size(self.problem.graph, place)
-            value *= 1 + self.problem.cut_penalty * cuts
+        cuts = load_graph.cut_size(self.problem.graph, place)
+        value = problems.value_of(self.problem, self.objective, place)
+        value *= 1 + self.problem.cut_penalty * cuts
         if value < self.value:
             self.value, self.place = value, place
             self.budget.report(value)
@@ -156,8 +149,7 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
             best, least = place, full
         if full <= 1.0:
             break
-        scale = 0.97 * capacity / np.maximum(held, 1.0)
-        room = np.where(held > capacity, scale * room, room)
+        room *= np.where(held > capacity, 0.97 * capacity / np.maximum(held, 1.0), 1.0)
     return best
 
 

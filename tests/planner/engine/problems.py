@@ -12,10 +12,9 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 from splitnet.core.plan import PlanOptions
 from splitnet.planner.constraints import Group
-from splitnet.planner.engine.solve import value_of
 from splitnet.planner.evaluate import Evaluator
 from splitnet.planner.load_graph import cut_size
-from splitnet.planner.problem import problem_of
+from splitnet.planner.problem import problem_of, value_of
 from splitnet.simulator.step_graph import step_graph
 
 
@@ -55,10 +54,10 @@ def free_problem(graph, cluster):
     return problem_of(step, cluster, [anywhere] * count, range(count))
 
 
-def with_room(problem, room, cut_penalty):
-    """The problem with so many bytes on each device, and with a cut penalty."""
+def with_room(problem, room, **changes):
+    """The problem with so many bytes on each device, and other changes."""
     graph = problem.graph._replace(capacity_bytes=np.array(room, np.float64))
-    return replace(problem, graph=graph, cut_penalty=cut_penalty)
+    return replace(problem, graph=graph, **changes)
 
 
 def random_groups(draw, count, cluster, *, some_apart):
@@ -72,7 +71,7 @@ def random_groups(draw, count, cluster, *, some_apart):
     ]
 
 
-def step_problem(count, seed, *, gpus=2, cut_penalty=0.0, overhead=0.0):
+def step_problem(count, seed, *, gpus=2, overhead=0.0, **changes):
     """A step of random calls with little memory, some apart, some bound to a kind."""
     draw = random.Random(seed)
     graph = random_graph(count, seed)
@@ -83,7 +82,7 @@ def step_problem(count, seed, *, gpus=2, cut_penalty=0.0, overhead=0.0):
     step = step_graph(graph, cluster, units="calls", training=seed % 4 != 3)
     total = sum(unit.weight_bytes for unit in step.units) * (4 if seed % 4 != 3 else 1)
     room = [draw.choice((0.5, 0.8, 3.0)) * total + 2e7] * gpus + [2.0 * total + 1e9]
-    return with_room(problem_of(step, cluster, groups, range(count)), room, cut_penalty)
+    return with_room(problem_of(step, cluster, groups, range(count)), room, **changes)
 
 
 def calls_problem(seed):
@@ -110,7 +109,7 @@ def calls_problem(seed):
     return Evaluator.of(graph, box, options).problem
 
 
-def random_loads(count, seed, *, cut_penalty=0.0):
+def random_loads(count, seed, **changes):
     """Loads of two accelerators and a CPU, with little memory."""
     draw = random.Random(seed)
     tensors = [
@@ -137,14 +136,14 @@ def random_loads(count, seed, *, cut_penalty=0.0):
     groups = random_groups(draw, count, cluster, some_apart=seed % 2 == 1)
     step = step_graph(graph, cluster, units="calls")
     problem = problem_of(step, cluster, groups, range(count))
-    return with_room(problem, [room, room, inf], cut_penalty)
+    return with_room(problem, [room, room, inf], **changes)
 
 
-def best_of_all(problem, objective, contiguity):
+def best_of_all(problem, objective):
     best = inf
     devices = range(problem.device_count)
     for place in itertools.product(devices, repeat=problem.group_count):
-        value = value_of(problem, objective, np.array(place, np.int64), contiguity)
+        value = value_of(problem, objective, np.array(place, np.int64))
         if value < inf:
             cuts = cut_size(problem.graph, place)
             best = min(best, value * (1 + problem.cut_penalty * cuts))

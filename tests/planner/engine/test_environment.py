@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from splitnet.core.plan import CONTIGUITIES, OBJECTIVES
-from splitnet.planner.engine.solve import solve, value_of
+from splitnet.planner.engine.solve import solve
 from splitnet.planner.load_graph import cut_size
-from splitnet.planner.problem import single_devices
+from splitnet.planner.problem import single_devices, value_of
 from tests.child import python
 from tests.planner.engine.problems import random_loads, step_problem
 
@@ -41,8 +41,8 @@ for calls in (20, 40):
 assert "numba" not in sys.modules
 os.environ["NUMBA_DISABLE_JIT"] = "1"
 for objective, contiguity in zip(OBJECTIVES, ("free", "convex", "pipeline")):
-    given = {"contiguity": contiguity, "effort": 500, "prove": False}
-    found = solve(step_problem(41, 4), objective=objective, **given)
+    problem = step_problem(41, 4, contiguity=contiguity)
+    found = solve(problem, objective=objective, effort=500, prove=False)
     assert found.algorithm == "multilevel simulated annealing" and found.feasible
 """
 
@@ -92,16 +92,16 @@ def test_a_search_keeps_all_constraints_and_beats_every_device(
     cuts = list[int]()
 
     def penalised(problem, place):
-        value = value_of(problem, objective, place, contiguity)
+        value = value_of(problem, objective, place)
         return value * (1 + problem.cut_penalty * cut_size(problem.graph, place))
 
     for penalty in (0.0, 0.2):
-        problem = make(45, 1, cut_penalty=penalty)
-        found = solve(problem, objective=objective, contiguity=contiguity, **how)
+        problem = make(45, 1, cut_penalty=penalty, contiguity=contiguity)
+        found = solve(problem, objective=objective, **how)
         alone = min(penalised(problem, place) for place in single_devices(problem))
         assert found.algorithm == "multilevel simulated annealing"
         assert penalised(problem, found.assignment) <= alone
-        assert found.value == value_of(problem, objective, found.assignment, contiguity)
+        assert found.value == value_of(problem, objective, found.assignment)
         assert found.feasible
         cuts.append(cut_size(problem.graph, found.assignment))
     assert cuts[1] < cuts[0]

@@ -11,10 +11,11 @@ from splitnet.planner import analysis
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.engine.functions import merged
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.solve import solve, value_of, warm_up
+from splitnet.planner.engine.solve import solve, warm_up
 from splitnet.planner.engine.tasks import tasks_of
 from splitnet.planner.evaluate import Evaluator, score
 from splitnet.planner.load_graph import cut_size
+from splitnet.planner.problem import value_of
 from tests.planner.engine.problems import (
     best_of_all,
     calls_problem,
@@ -36,11 +37,11 @@ def test_small_problems_are_optimal(seed, objective, contiguity):
     """The value equals the least of all assignments; no bound is above it."""
     problem = step_problem(5, seed)
     if objective == "loads":
-        problem = random_loads(5, seed, cut_penalty=0.01 * (seed % 2))
-        objective = "throughput"
-    best = best_of_all(problem, objective, contiguity)
+        how = {"cut_penalty": 0.01 * (seed % 2), "contiguity": contiguity}
+        problem, objective = random_loads(5, seed, **how), "throughput"
+    best = best_of_all(problem, objective)
 
-    found = solve(problem, objective=objective, contiguity=contiguity)
+    found = solve(problem, objective=objective)
 
     cuts = cut_size(problem.graph, found.assignment)
     assert found.value * (1 + problem.cut_penalty * cuts) == pytest.approx(best)
@@ -56,7 +57,7 @@ def test_bounds_hold_for_figures_of_any_size(scale):
     size, seconds = problem.graph.size_bytes, problem.graph.seconds
     size[0] = seconds[0, 0] = scale
     bound = lower_bound(problem, "throughput", hard=True)
-    assert 0 < bound <= best_of_all(problem, "throughput", "free")
+    assert 0 < bound <= best_of_all(problem, "throughput")
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -101,7 +102,7 @@ def test_without_time_the_gpus_are_still_used(calls):
     """No GPU has room for all, four have: the first start is packed onto them."""
     problem = free_problem(random_graph(calls, 1), Cluster.of("4*gpu", "cpu"))
     room = 0.4 * problem.simulated(np.zeros(calls, np.int64))[1][0]
-    problem = with_room(problem, [room] * 4 + [1e12], 0.0)
+    problem = with_room(problem, [room] * 4 + [1e12])
 
     found = solve(problem, objective="latency", time_limit=1e-4)
 
@@ -119,7 +120,7 @@ def test_what_cannot_be_is_infeasible(calls, objective, broken):
     """By branch and bound, and by a longer search."""
     problem = step_problem(calls, 1)
     if broken == "memory":
-        problem = with_room(problem, [1e6] * 3, 0.0)
+        problem = with_room(problem, [1e6] * 3)
     else:
         problem.graph.allowed[2] = False
 
