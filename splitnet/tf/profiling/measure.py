@@ -7,7 +7,9 @@ seconds grows with the batch. Alone, a call finds its data in the cache and is n
 with its neighbours, so the sum of all calls is not quite a step.
 
 A link has a latency, a gap and a bandwidth (LogGP). A small tensor goes to the other
-device and back several times within one step: the latency. Of several at once each
+device and back several times within one step, and each stop computes with it, as a part
+would: how much longer that takes than on one device is the latency. A processor that
+waited computes slower for a while, which counts. Of several tensors at once each
 further one takes the gap, and of several large ones the time of their bytes too. How
 much longer a computation takes while copies arrive is what a processor does for them.
 """
@@ -17,6 +19,7 @@ import timeit
 from collections.abc import Callable, Sequence
 from itertools import permutations, product
 from math import inf
+from statistics import median
 from typing import Any
 
 import keras
@@ -43,11 +46,12 @@ _LOOP_SECONDS = 0.02  # a call is repeated in a loop until it takes so long
 _MOST_LOOPS = 4**5
 _RUNS = 10  # of each loop; the fastest counts
 _LINK_RUNS = 30
-_TRIPS = 6  # there and back
+_TRIPS = 4  # there and back
 _COPIES = 4
 _LARGE = 2**22  # elements of 4 bytes; starting a smaller copy hides its bytes on a GPU
 _LEAST_SECONDS = 1e-7
-_BESIDE = (2**18, 0, 60), (2**18, 8, 60)  # no copies and some, beside a computation
+_BESIDE = (2**18, 0, 60), (2**18, 8, 60)  # no copies and some, beside 60 products
+_BETWEEN = 10  # products of 256 x 256 at each stop of a trip, a few ms of one core
 
 
 def measure(
@@ -299,10 +303,10 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         key = keys[one.name, other.name] = tuple(sorted(ends))
         if key not in steps:
             apart = one.kind == other.kind == "cpu" and one.host != other.host
+            trips = [one] * (1 + 2 * _TRIPS), [one, *(other, one) * _TRIPS]
             rows = [*product((1, _LARGE), (1, 1 + _COPIES)), *_BESIDE * apart]
             steps[key] = [
-                _sent([one, *(other, one) * _TRIPS]),
-                _sent([one] * (1 + 2 * _TRIPS)),
+                *(_sent(path, between=_BETWEEN) for path in trips),
                 *(_sent([one, other], *row) for row in rows),
             ]
     figures = {}
@@ -311,8 +315,8 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         for run in runs:  # the first run of each takes longer
             run()
         tries = [[timeit.timeit(r, number=1) for r in runs] for _ in range(_LINK_RUNS)]
-        away, home, small, smalls, large, larges, *more = map(min, zip(*tries))
-        latency = max(away - home, 0.0) / (2 * _TRIPS)
+        _, _, small, smalls, large, larges, *more = map(min, zip(*tries))
+        latency = max(median(b - a for a, b, *_ in tries), 0.0) / (2 * _TRIPS)
         gap = min(max(smalls - small, 0.0) / _COPIES, latency)
         each = max(larges - large, 0.0) / _COPIES
         busy = max(more[1] - more[0], 0.0) / 2**23 if more else 0.0  # bytes beside it
@@ -321,39 +325,42 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
 
 
 def _sent(
-    path: Sequence[Device], size: int = 1, copies: int = 1, products: int = 0
+    path: Sequence[Device],
+    size: int = 1,
+    copies: int = 1,
+    beside: int = 0,
+    between: int = 0,
 ) -> Callable[[], Any]:
     """A step that sends tensors of so many elements along a path, all at once.
 
-    Each stop changes them by a variable of its own, or TensorFlow would join stops. The
-    last one computes so many products of matrices meanwhile.
+    Each stop changes them by a variable of its own, or TensorFlow would join stops,
+    with so many products of matrices `between`. The last one computes as many `beside`.
     """
     start, *stops = path
     with tf.device(start.target):
         sent = [tf.Variable(tf.ones([size])) for _ in range(copies)]
-    floors = []
-    for stop in stops:
+    matrices = []
+    for stop, times in (*((stop, between) for stop in stops), (path[-1], beside)):
         with tf.device(stop.target):
-            floors.append(tf.Variable(tf.ones([1])))
-    with tf.device(path[-1].target):
-        matrix = tf.Variable(tf.eye(256))
+            matrices.append(tf.Variable(tf.eye(256 if times else 1)))
 
     @tf.function(autograph=False)
     def run() -> Any:
+        def multiplied(matrix: Any, scale: Any, times: int) -> Any:
+            factor = matrix.read_value()
+            return functools.reduce(tf.matmul, [factor] * times, factor * scale)[0, :1]
+
         with tf.device(path[-1].target):
-            factor = product = matrix.read_value()
-            for _ in range(products):
-                product = tf.matmul(product, factor)
-        ends = [product[0, :1]]
+            ends = [multiplied(matrices[-1], 1.0, beside)]
         for held in sent:
             with tf.device(start.target):
                 value = held.read_value()
-            for stop, floor in zip(stops, floors):
+            for stop, matrix in zip(stops, matrices):
                 with tf.device(stop.target):
-                    value = tf.maximum(value[:1], floor.read_value())
+                    value = multiplied(matrix, value[:1], between)
             ends.append(value)
         with tf.device(path[-1].target):
             return tf.add_n(ends)
 
     step = run.get_concrete_function()  # TensorFlow warns of many new functions
-    return lambda held=(sent, floors, matrix): step().numpy()  # keeps variables
+    return lambda held=(sent, matrices): step().numpy()  # keeps variables
