@@ -7,9 +7,9 @@ seconds grows with the batch. Alone, a call finds its data in the cache and is n
 with its neighbours, so the sum of all calls is not quite a step.
 
 A link has a latency, a gap and a bandwidth (LogGP). A small tensor goes to the other
-device and back several times within one step, and each stop computes with it, as a part
-would: how much longer that takes than on one device is the latency. A processor that
-waited computes slower for a while, which counts. Of several tensors at once each
+device and back several times within one step, and each stop computes with it, as parts
+do: how much longer that takes than where nothing is sent is the latency. A processor
+that waited computes slower for a while, which counts. Of several tensors at once each
 further one takes the gap, and of several large ones the time of their bytes too. How
 much longer a computation takes while copies arrive is what a processor does for them.
 """
@@ -303,10 +303,10 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         key = keys[one.name, other.name] = tuple(sorted(ends))
         if key not in steps:
             apart = one.kind == other.kind == "cpu" and one.host != other.host
-            trips = [one] * (1 + 2 * _TRIPS), [one, *(other, one) * _TRIPS]
+            trips = (one, one), (other, other), (other, one)
             rows = [*product((1, _LARGE), (1, 1 + _COPIES)), *_BESIDE * apart]
             steps[key] = [
-                *(_sent(path, between=_BETWEEN) for path in trips),
+                *(_sent([t[1], *t * _TRIPS], between=_BETWEEN) for t in trips),
                 *(_sent([one, other], *row) for row in rows),
             ]
     figures = {}
@@ -315,8 +315,9 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         for run in runs:  # the first run of each takes longer
             run()
         tries = [[timeit.timeit(r, number=1) for r in runs] for _ in range(_LINK_RUNS)]
-        _, _, small, smalls, large, larges, *more = map(min, zip(*tries))
-        latency = max(median(b - a for a, b, *_ in tries), 0.0) / (2 * _TRIPS)
+        _, _, _, small, smalls, large, larges, *more = map(min, zip(*tries))
+        longer = median(away - (a + b) / 2 for a, b, away, *_ in tries)
+        latency = max(longer, 0.0) / (2 * _TRIPS)
         gap = min(max(smalls - small, 0.0) / _COPIES, latency)
         each = max(larges - large, 0.0) / _COPIES
         busy = max(more[1] - more[0], 0.0) / 2**23 if more else 0.0  # bytes beside it
