@@ -5,9 +5,9 @@ kernels of its class reach, and a launch takes `Device.call_seconds` (Williams,
 Waterman, Patterson, "Roofline", 2009). Each step of a recurrence pays its launches.
 
 `Device.flops_per_second` is what large matrix products reach. With the figures for GPUs
-published ones of ResNet-50, BERT-base and an LSTM come out within a factor of two on
-V100, A100 and T4 (`tests/tf/test_presets.py` has the sources). Those for CPUs come from
-single layers in TensorFlow 2.21 on two cores.
+published ones of ResNet-50, BERT-base and an LSTM come out within a factor of two, on
+five GPUs (`tests/tf/test_presets.py` has the sources). Those for CPUs come from single
+layers in TensorFlow 2.21 on two cores.
 """
 
 import math
