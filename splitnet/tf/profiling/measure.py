@@ -52,7 +52,7 @@ _TRIPS = 4  # there and back
 _COPIES = 4
 _LARGE = 2**22  # elements of 4 bytes; starting a smaller copy hides its bytes on a GPU
 _LEAST_SECONDS = 1e-7
-_BESIDE = (2**18, 0, 60), (2**18, 8, 60)  # no copies and some, beside 60 products
+_BESIDE = (2**18, 0, (0, 60)), (2**18, 8, (0, 60))  # no copies, some, beside products
 _BETWEEN = 10  # products of 256 x 256 at each stop of a trip, a few ms of one core
 
 
@@ -167,12 +167,11 @@ class _Loop:
         def body(number: Any, total: Any) -> tuple[Any, Any]:
             total += tf.reduce_max(stopwatch.others.read_value())
             with tf.control_dependencies([total]):
-                made = tf.nest.flatten(compute(), expand_composites=True)
-            firsts = [
-                tf.cast(tf.reshape(one, [-1])[0], "float32")
-                for one in made
-                if tf.is_tensor(one) and one.dtype not in (tf.string, tf.variant)
-            ]
+                firsts = [
+                    tf.cast(tf.reshape(one, [-1])[0], "float32")
+                    for one in tf.nest.flatten(compute(), expand_composites=True)
+                    if tf.is_tensor(one) and one.dtype not in (tf.string, tf.variant)
+                ]
             self.count = len(firsts)
             return number + 1, tf.add_n([total, *firsts])
 
@@ -313,7 +312,7 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
             rows = [*product((1, _LARGE), (1, 1 + _COPIES)), *_BESIDE * apart]
             steps[key] = [
                 *(_sent([one, *way * _TRIPS]) for way in ways[:2]),
-                *(_sent([w[1], *w * _TRIPS], between=_BETWEEN) for w in ways),
+                *(_sent([w[1], *w * _TRIPS], work=(_BETWEEN, 0)) for w in ways),
                 *(_sent([one, other], *row) for row in rows),
             ]
     figures = {}
@@ -322,8 +321,7 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         for run in runs:  # the first run of each takes longer
             run()
         tries = [[timeit.timeit(r, number=1) for r in runs] for _ in range(_LINK_RUNS)]
-        best = map(min, zip(*tries))
-        home, away, _, _, _, small, smalls, large, larges, *more = best
+        home, away, _, _, _, small, smalls, large, larges, *more = map(min, zip(*tries))
         computing = median(b - (a + c) / 2 for _, _, a, b, c, *_ in tries)
         # On a busy machine computations differ by more than copies take.
         latency = max(computing, away - home, 0.0) / (2 * _TRIPS)
@@ -335,18 +333,14 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
 
 
 def _sent(
-    path: Sequence[Device],
-    size: int = 1,
-    copies: int = 1,
-    beside: int = 0,
-    between: int = 0,
+    path: Sequence[Device], size: int = 1, copies: int = 1, work: Sequence[int] = (0, 0)
 ) -> Callable[[], Any]:
     """A step that sends tensors of so many elements along a path, all at once.
 
-    Each stop changes them by a variable of its own, or TensorFlow would join stops,
-    with so many products of matrices `between`. The last one computes as many `beside`.
+    Each stop changes them by a variable of its own, or TensorFlow would join stops. The
+    `work` is products of matrices: with them at each stop, and others at the last one.
     """
-    start, *stops = path
+    (start, *stops), (between, beside) = path, work
     with tf.device(start.target):
         sent = [tf.Variable(tf.ones([size])) for _ in range(copies)]
     matrices = []
