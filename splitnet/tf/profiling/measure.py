@@ -43,7 +43,7 @@ from splitnet.tf.workers.connect import wait_for_workers
 
 _UPDATED_BYTES = 4 * 2**10, 4 * 2**20
 _SHARE = 4  # of the batch, for the second time of each call
-_OTHER_ELEMENTS = 2**20  # read before each call, of 4 bytes
+_OTHER_ELEMENTS = 2**19  # of 4 bytes, read before each call
 _LOOP_SECONDS = 0.02  # a call is repeated in a loop until it takes so long
 _MOST_LOOPS = 4**5
 _RUNS = 10  # of each loop; the fastest counts
