@@ -255,7 +255,7 @@ def without_memory(make: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def counting_names_anew() -> Iterator[None]:
-    """Count names such as `dense_3` as a new program does, and go on behind it."""
+    """Restart Keras' counters of automatic names, `dense_3`; restore them at exit."""
     known = get_global_attribute("object_name_uids")
     set_global_attribute("object_name_uids", defaultdict(int))
     try:

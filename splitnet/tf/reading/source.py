@@ -47,13 +47,12 @@ def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
 def resolved(source: Any, *, anew: bool = True) -> Any:
     """What a function builds, without memory; another source as it is.
 
-    Names that Keras counts, `dense_3`, are the same each time, if counted `anew`.
+    With `anew`, automatic names such as `dense_3` are the same each time.
     """
-    builds = callable(source) and not isinstance(source, keras.Operation | type)
-    with (
-        keras_api.counting_names_anew() if builds and anew else contextlib.nullcontext()
-    ):
-        return keras_api.without_memory(source) if builds else source
+    if not callable(source) or isinstance(source, keras.Operation | type):
+        return source
+    with keras_api.counting_names_anew() if anew else contextlib.nullcontext():
+        return keras_api.without_memory(source)
 
 
 def _functional_of(model: Any) -> Any:

@@ -182,10 +182,10 @@ def _count(operations: Sequence[Any], graph: Any) -> Counter[str]:
 
 
 def _fused(operations: Sequence[Any], results: Sequence[Any]) -> tuple[float, int]:
-    """Bytes moved and kernels, as XLA compiles operations; no kernels if it does not.
+    """Bytes that a pass moves and its kernels if XLA compiles it; 0 where it cannot.
 
-    Operations on elements are part of what reads them. Written is what a product or
-    reduction makes, what a product reads, and the results.
+    XLA fuses element-wise operations with what reads them. Written to memory is what a
+    product or reduction makes, what a product reads, and the results.
     """
     if any(op.type in _WITH_BODIES for op in operations):
         return 0.0, 0
