@@ -124,8 +124,8 @@ class Weights:
 class Part:
     """Calls that are placed together: a branch of a net, or a group of a model's calls.
 
-    `kind` is "branch", "merge", "input", "tower" or "weights", `on` the order of
-    preference ("gpu:0", "gpu", "auto"), `where` the user's file and line.
+    `kind` is "branch", "merge", "input", "tower" or "weights", `on` the devices in
+    order of preference ("gpu:0", "gpu", "auto"), `pinned` by a pin, `where` in code.
     """
 
     name: str
@@ -134,6 +134,7 @@ class Part:
     near: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     where: str = ""
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,14 +180,14 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
         if isinstance(pins, Plan) or str(table[name]).startswith("cpu"):
             del table[name]
     keys = dict(zip(table, table)) if callable(pins) else select(graph, table)
-    on_of: dict[str, tuple[str, ...]] = {}
+    requests: dict[str, Any] = {}
     for part, key in keys.items():
         try:
-            on_of[part] = preferences(table[key])
+            requests[part] = {"on": preferences(table[key]), "pinned": True}
         except DeviceError as error:
             raise DeviceError(f"pin {key!r}: {error}") from None
-    parts = tuple(replace(p, on=on_of.get(p.name, p.on)) for p in graph.parts)
-    return replace(graph, parts=parts) if on_of else graph
+    parts = tuple(replace(p, **requests.get(p.name, {})) for p in graph.parts)
+    return replace(graph, parts=parts) if requests else graph
 
 
 def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:

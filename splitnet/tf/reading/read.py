@@ -268,9 +268,10 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
     settings = [settings_of(site.node.operation) for site in blueprint.sites]
     works = [Work()] * len(settings)
     source = _structure_of(sized(blueprint), graph.batch, settings, works)
-    # Towers of a whole model have no branches.
+    # Towers of a whole model have no branches, and a pin beats what a branch says.
     same = blueprint.declared and (blueprint.towers or not graph.towers)
-    branches = ({*plain.part, *source.part} - {*graph.towers}) if same else ()
+    free = {*plain.part, *source.part} - {p.name for p in plain.parts if p.pinned}
+    branches = (free - {*graph.towers}) if same else ()
     planned, planned_lines = _described(calls, plain, branches)
     here, own_lines = _described(source.calls, source, branches)
     if planned != here:

@@ -13,8 +13,8 @@ from tests.tf.check import stack
 CLUSTER = sn.Cluster.of("2*gpu", "cpu")
 
 
-def planned(source):
-    return sn.plan(source, CLUSTER, batch=8, effort=1)
+def planned(source, **options):
+    return sn.plan(source, CLUSTER, batch=8, effort=1, **options)
 
 
 def matched(source, plan):
@@ -65,6 +65,17 @@ def test_another_net_is_refused_with_what_differs():
         (net(activation="tanh"), "in the model only: .*: Dense tanh #"),
     ):
         assert re.search(words, refused(other, planned(net())))
+
+
+def test_pins_are_no_other_net(tmp_path):
+    """They beat what is declared, also from a file; what else differs is refused."""
+    plan = planned(net(), pins={"a": "gpu:1", "join": "gpu:0"})
+    plan.save(tmp_path / "plan.json")
+    loaded = sn.load_plan(tmp_path / "plan.json")
+
+    assert (loaded.device_of["a"], loaded.device_of["join"]) == ("gpu:1", "gpu:0")
+    assert {site.part for site in matched(net(), loaded)} == loaded.device_of.keys()
+    assert "'a/d': Dense tanh #" in refused(net(activation="tanh"), loaded)
 
 
 def test_another_model_is_refused_with_its_calls():
