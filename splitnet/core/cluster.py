@@ -355,8 +355,8 @@ class Cluster(Pictured):
 
     @property
     def home(self) -> Device:
-        """The device of inputs and merges: the first CPU, else the first device."""
-        return next(iter(self.of_kind("cpu")), self.devices[0])
+        """The device of inputs and merges: a CPU, of this machine if it has one."""
+        return min(self.devices, key=lambda one: (one.kind != "cpu", one.host != ""))
 
     @property
     def free_devices(self) -> tuple[Device, ...]:

@@ -331,3 +331,9 @@ def test_a_cluster_without_a_device_or_a_host_keeps_the_rest():
     assert len(cluster.without("/job:worker/task:1/device:GPU:0", "cpu:0")) == 2
     with pytest.raises(DeviceError, match="there is no device 'worker:7'"):
         cluster.without("worker:7")
+
+
+@pytest.mark.parametrize("names", [("worker:0/cpu", "gpu", "cpu"), ("gpu", "cpu")])
+def test_inputs_come_from_this_machine_in_any_order_of_devices(names):
+    assert Cluster.of(*names).home.name == "cpu:0"
+    assert Cluster.of("gpu", "worker:0/cpu").home.name == "worker:0/cpu:0"
