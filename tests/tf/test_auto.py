@@ -248,6 +248,7 @@ ANY = {"microbatches", "towers"}
         (lambda: stack(layers.Dense(2), layers.Dropout(0.5)), set(), ""),
         (lambda: stack(layers.BatchNormalization(name="bn")), {"microbatches"}, "'bn'"),
         (lambda: stack(keras.Sequential([layers.BatchNormalization()])), ANY, "itself"),
+        (lambda: stack(layers.BatchNormalization(trainable=False)), set(), ""),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
         (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), ANY, "batch"),
     ],

@@ -10,6 +10,7 @@ x executions    at once, or in micro-batches; recomputing where memory lacks
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import cycle, product, repeat
 from math import inf
 
@@ -289,15 +290,11 @@ class Trial:
             lines += [space.groups_of(workers, size)[: fixed or most] for size in sizes]
             # Weights are on the host, or in the first tower.
             home = [name for name in free if name == evaluator.cluster.home.name]
-            for devices in (line for line in lines if len(line) >= (fixed or 2)):
-                for place in (*home, None):
-                    if len(devices[0]) > 1:
-                        made = space.towers_of_stages(*what, devices, place)
-                        yield "towers", made, counts
-                        continue
-                    for whole in (True, False):
-                        made = space.towers_of_a_part(*what, devices, place, whole)
-                        yield "towers", made, counts
+            alone = [partial(space.towers_of_a_part, whole=w) for w in (True, False)]
+            usable = (line for line in lines if len(line) >= (fixed or 2))
+            for devices, place in product(usable, (*home, None)):
+                for made in alone if len(devices[0]) < 2 else [space.towers_of_stages]:
+                    yield "towers", made(*what, devices, place), counts
 
     def _is_late(self) -> bool:
         late = time.monotonic() > self.until and any(one.fits for one in self.found)

@@ -263,7 +263,9 @@ def _copied(
     calls = (call for name in index for call in graph.calls_of[name])
     if home != default and any(call.lookups for call in calls):
         return
-    norm = BATCH_NORMS[any(map(sees_batch, graph.calls))]
+    # Also of a frozen one, which may be thawed.
+    norms = (c.kind == "BatchNormalization" or sees_batch(c) for c in graph.calls)
+    norm = BATCH_NORMS[any(norms)]
     homes = {name: home or devices[0][i] for name, i in index.items()}
     towers = {
         name: Towers(tuple((row[i],) for row in devices), (homes[name],), norm)

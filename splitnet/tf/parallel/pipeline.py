@@ -223,12 +223,9 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     """Refuse a model that cannot be cut, and warn of what micro-batches change."""
     if pipeline.microbatches == 1:
         return
-    layers, head = keras_api.sublayers(model), f"microbatches={pipeline.microbatches}:"
-    faults = [
-        f"layer {layer.name!r} keeps a state for each sample of a whole batch"
-        for layer in layers
-        if getattr(layer, "stateful", False)
-    ]
+    head, why = f"microbatches={pipeline.microbatches}:", "a state for each sample"
+    stateful = (o for o in keras_api.sublayers(model) if getattr(o, "stateful", False))
+    faults = [f"layer {o.name!r} keeps {why} of a whole batch" for o in stateful]
     ends = (*model.inputs, *model.outputs)
     faults += [f"{end.name!r} is a sparse tensor" for end in ends if is_sparse(end)]
     if _has_own_step(model):
@@ -236,12 +233,6 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     if faults:
         what = f"{head} model {model.name!r} cannot be cut; use microbatches=1."
         raise DeclarationError(listed(what, faults))
-    if norms := [one.name for one in layers if isinstance(one, _OF_BATCH)]:
-        warn(
-            f"{head} each micro-batch is normalised by itself and moves the averages "
-            f"of {', '.join(norms[:6])}, so training is not that of the whole batch; "
-            "a frozen BatchNormalization does neither."
-        )
     outputs = zip(model.output_names, model.outputs)
     if masked := [name for name, out in outputs if keras_api.mask_of(out) is not None]:
         warn(
@@ -255,12 +246,20 @@ def check_losses(model: Any, placed: Placed) -> None:
     """Refuse a loss that is not a mean over samples; weight the metrics of losses.
 
     Each micro-batch counts by its share there. Keras makes them with the first outputs.
+    Normalizations may have been frozen or thawed since the model was made.
     """
+    head = f"microbatches={placed.pipeline.microbatches}:"
     for one in _sums(model):
         raise DeclarationError(
-            f"microbatches={placed.pipeline.microbatches}: loss {one.name!r} has "
-            f"reduction={one.reduction!r}. Micro-batches need a mean over samples, "
-            f"{_MEANS[0]!r}; use it, or emit with microbatches=1."
+            f"{head} loss {one.name!r} has reduction={one.reduction!r}. Micro-batches "
+            f"need a mean over samples, {_MEANS[0]!r}; use it, or microbatches=1."
+        )
+    layers = keras_api.sublayers(model)
+    if norms := [one.name for one in layers if _sees_batch(one)]:
+        warn(
+            f"{head} each micro-batch is normalised by itself and moves the averages "
+            f"of {', '.join(norms[:6])}, so training is not that of the whole batch; "
+            "a frozen BatchNormalization does neither."
         )
     loss = keras_api.compiled_loss(model)
     if loss is None:
@@ -279,6 +278,12 @@ def check_losses(model: Any, placed: Placed) -> None:
             vars(metric)["update_state"] = update
 
     vars(loss)["build"] = build
+
+
+def _sees_batch(layer: Any) -> bool:
+    """Whether a layer trains on a batch as a whole; frozen normalization does not."""
+    frozen = isinstance(layer, keras.layers.BatchNormalization) and not layer.trainable
+    return isinstance(layer, _OF_BATCH) and not frozen
 
 
 def _has_own_step(model: Any) -> bool:
@@ -309,7 +314,8 @@ def obstacles_of(source: Any) -> dict[str, str]:
             note(f"{site.call!r} reads a sparse tensor")
         for layer in keras_api.sublayers(site.node.operation):
             if isinstance(layer, _OF_BATCH):
-                note(f"{layer.name!r} would see each by itself", "microbatches")
+                if _sees_batch(layer):
+                    note(f"{layer.name!r} would see each by itself", "microbatches")
                 if layer is not site.node.operation:
                     note(f"{layer.name!r} is inside of another layer", "towers")
             elif not keras_api.from_keras(layer) and any(
@@ -319,9 +325,8 @@ def obstacles_of(source: Any) -> dict[str, str]:
     for tensor in model.outputs:
         if keras_api.mask_of(tensor) is not None:
             note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
-    if isinstance(source, keras.Model):
-        if _has_own_step(source):
-            note("the model has a train_step of its own", "microbatches")
-        for loss in _sums(source):
-            note(f"loss {loss.name!r} is no mean over samples", "microbatches")
+    if isinstance(source, keras.Model) and _has_own_step(source):
+        note("the model has a train_step of its own", "microbatches")
+    for loss in _sums(source):
+        note(f"loss {loss.name!r} is no mean over samples", "microbatches")
     return found

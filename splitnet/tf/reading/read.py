@@ -162,17 +162,15 @@ def _structure_of(
     compiled &= all(work.sequential_steps == 1 for work in works)  # else cuDNN runs it
     for site, text, work, kept in zip(sites, settings, works, kept_bytes):
         operation = site.node.operation
+        norm = isinstance(operation, keras.layers.BatchNormalization)
         own = variables_of(operation)
         for variable in own:
             if id(variable) not in weights:
                 size = size_of(variable, batch)
-                weights[id(variable)] = Weights(
-                    counted(variable.path, taken),
-                    bytes_of(size),
-                    tuple(size.shape),
-                    size.dtype.name,
-                    bool(variable.trainable and blueprint.model.trainable),
-                )
+                form = bytes_of(size), tuple(size.shape), size.dtype.name
+                learns = bool(variable.trainable and blueprint.model.trainable)
+                name = counted(variable.path, taken)
+                weights[id(variable)] = Weights(name, *form, learns)
         for position, tensor in enumerate(site.node.input_tensors):
             size, (maker, index) = size_of(tensor, batch), made_by[id(tensor)]
             key = maker, site.call, index
@@ -198,7 +196,7 @@ def _structure_of(
                 weights=tuple(weights[id(v)].name for v in own),
                 lookups=tuple(weights[id(v)].name for v in tables_of(operation)),
                 settings=_digest(operation, text),
-                batch_moments=isinstance(operation, keras.layers.BatchNormalization),
+                batch_moments=norm and operation.trainable,
                 fused_kernels=work.fused_kernels * compiled,
                 **{name: getattr(work, name) for name in _SAME},
             )
