@@ -1,7 +1,7 @@
 """The command `splitnet`: the library's verbs, by the same names.
 
 Exit codes: 0 done, 1 the answer is no (it does not fit, the audit failed), 2 usage
-error, 130 interrupted. TensorFlow is imported inside the commands that need it.
+error, 130 interrupted, 141 unread (`| head`). Commands import TensorFlow if needed.
 """
 
 import io
@@ -22,7 +22,7 @@ from splitnet.cli.console import say
 from splitnet.cli.options import spelled_out
 from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
 
-DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, NO, USAGE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141  # as shells report signals
 
 _EXAMPLES = Path(__file__).with_name("templates").joinpath("examples.txt").read_text()
 _PASSES = ("run", "launch", "cluster up")  # options after their arguments, to a program
@@ -42,7 +42,8 @@ def _group(*functions: Callable[..., Any], prefix: str = "", **options: Any) -> 
 
 
 def _end(code: int | None, **options: object) -> None:
-    """End with what a command returned."""
+    """End with what a command returned, once all that it printed is written."""
+    sys.stdout.flush()
     raise Exit(code or DONE)
 
 
@@ -74,8 +75,8 @@ def _root(
 command = get_command(_app)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. Errors become messages."""
+def main(argv: Sequence[str] | None = None) -> int | str:
+    """Run one command; returns what to exit with. Errors become messages."""
     sys.stdout = sys.stdout or io.StringIO()  # closed: `>&-`
     sys.stderr = sys.stderr or io.StringIO()
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
@@ -83,14 +84,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where: say(f"warning: {message}")
-            command.main(args=argv, prog_name="splitnet")
-    except (SplitnetError, OSError) as error:  # such as a full disk
+            return int(command.main(args=argv, prog_name="splitnet"))
+    except (SplitnetError, OSError) as error:
         say(f"{type(error).__name__}: {error}")
+        if isinstance(error, OSError):  # a full disk: what is left goes nowhere
+            sys.stdout = io.StringIO()
         return NO if isinstance(error, InfeasibleError | AuditError) else USAGE
     except SystemExit as ended:
-        if not isinstance(ended.code, int | None):
-            raise
+        if ended.code == NO and isinstance(ended.__context__, BrokenPipeError):
+            return UNREAD
         if ended.code == INTERRUPTED:
             say("interrupted")
         return ended.code or DONE
-    return DONE

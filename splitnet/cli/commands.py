@@ -265,7 +265,14 @@ def run(
     sn.configure()
     sys.argv = command
     sys.path[0] = str(Path(script).resolve().parent)
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except Exception as error:  # shown as Python shows it: from the script on
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_globals.get("__name__") != "__main__":
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 1
     return None
 
 

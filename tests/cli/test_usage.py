@@ -15,7 +15,7 @@ from splitnet.cli.worker_commands import run_program
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
 from splitnet.core.serialization import write_cluster
-from tests.child import python
+from tests.child import python, run
 
 
 def test_simulate_and_draw_show_and_write_a_step_and_answer_programs(
@@ -193,6 +193,17 @@ def test_a_full_disk_is_said_and_closed_outputs_are_none(cli, monkeypatch, plan_
     assert "No space left on device" in cli("devices", 2).err
     [monkeypatch.setattr(sys, name, None) for name in ("stdout", "stderr")]
     assert main(["draw", plan_file, "-o", f"{plan_file}.dot"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [("| true", 141, ""), ("> /dev/full", 2, "splitnet: OSError: [Errno 28] No space")],
+)
+def test_output_that_nobody_reads_or_has_no_room_ends_the_command(end, code, said):
+    line = f"set -o pipefail; {sys.executable} -m splitnet --version {end}"
+    done = run("bash", "-c", line, PYTHONUNBUFFERED="")
+    assert done.returncode == code
+    assert done.stderr.partition(" left on device\n")[::2] == (said, "")
 
 
 def test_completion_knows_what_there_is(cli, monkeypatch):

@@ -130,7 +130,10 @@ def test_impossible_settings_of_gpus_are_refused(machine, monkeypatch):
 
 
 def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, capsys):
-    """`splitnet run` hands its flags on; both jobs fit the card with their contexts."""
+    """`splitnet run` hands its flags on; both jobs fit the card with their contexts.
+
+    An error of the script is shown as Python shows it, whatever it is.
+    """
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -139,6 +142,11 @@ def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, capsys):
     assert main(["run", *flags, "job.py", "--lr", "0.1"]) == 7
 
     assert capsys.readouterr().out == "__main__ job.py --lr 0.1\n"
+    Path("lost.py").write_text("open('no.csv')")
+    assert main(["run", *flags, "lost.py"]) == 1
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[1].startswith('  File "lost.py", line 1')
+    assert shown[-1].startswith("FileNotFoundError: ")
     assert limits(machine) == {0: [HALF]}
     assert os.environ["SPLITNET_MEMORY_FRACTION"] == "0.5"  # for child processes
 
