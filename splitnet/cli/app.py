@@ -89,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int | str:
         say(f"{type(error).__name__}: {error}")
         if isinstance(error, OSError):  # a full disk: what is left goes nowhere
             sys.stdout = io.StringIO()
+        if isinstance(error, FileNotFoundError) and not error.filename:
+            say("the working folder was deleted: change to one that exists.")
         return NO if isinstance(error, InfeasibleError | AuditError) else USAGE
     except SystemExit as ended:
         if ended.code == NO and isinstance(ended.__context__, BrokenPipeError):

@@ -252,26 +252,20 @@ def run(
     if workers is None and max_restarts:
         raise sn.ConfigError("--max-restarts needs --workers N -- python SCRIPT.py.")
     # Variables, so that child processes of the script see the settings too.
-    for name, value in settings.items():
-        if value is not None:
-            os.environ[f"SPLITNET_{name.upper()}"] = str(value)
-    if settings["cpu_threads"]:
-        # Read when a library is loaded, which is before any setting is applied.
-        os.environ["OMP_NUM_THREADS"] = str(settings["cpu_threads"])
+    given = {name: str(one) for name, one in settings.items() if one is not None}
+    os.environ.update({f"SPLITNET_{name.upper()}": one for name, one in given.items()})
+    if threads := given.get("cpu_threads"):
+        os.environ["OMP_NUM_THREADS"] = threads  # read when a library is loaded
     command = [script, *(arguments or ())]
     if workers is not None:
         return run_with_workers(command, workers, max_restarts=max_restarts)
     import_tensorflow(level="2")
     sn.configure()
-    sys.argv = command
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.argv, sys.path[0] = command, str(Path(script).resolve().parent)
     try:
         runpy.run_path(script, run_name="__main__")
-    except Exception as error:  # shown as Python shows it: from the script on
-        trace = error.__traceback__
-        while trace and trace.tb_frame.f_globals.get("__name__") != "__main__":
-            trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+    except Exception:  # whatever the script raises is shown as Python shows it
+        sys.excepthook(*sys.exc_info())
         return 1
     return None
 

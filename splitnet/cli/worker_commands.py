@@ -186,20 +186,17 @@ def launch(
         faults.append("--image is of --engine kubernetes; leave it out")
     if faults:
         raise ConfigError("a job cannot be written.", faults)
-    variables = {"ALLOW_REMOTE": "1"}
-    variables |= {"GPUS_PER_HOST": str(gpus_per_node)} if gpus_per_node else {}
-    variables |= {"GPU_PRESET": preset} if preset else {}
+    given = {"ALLOW_REMOTE": 1, "GPUS_PER_HOST": gpus_per_node, "GPU_PRESET": preset}
     if engine == "kubernetes":
-        variables |= {"PORT": "2222", "STATEFUL_SET": f"{name}-worker"}
-        variables |= {"SERVICE": name, "WORKERS": str(nodes)}
-        variables |= {"CLIENT": f"{name}-client.{name}:2222"}
+        given |= {"PORT": 2222, "STATEFUL_SET": f"{name}-worker", "SERVICE": name}
+        given |= {"WORKERS": nodes, "CLIENT": f"{name}-client.{name}:2222"}
     how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     loader = PackageLoader("splitnet.cli")
     environment = Environment(loader=loader, undefined=StrictUndefined, **how)
     environment.filters |= {"quote": shlex.quote, "json": json.dumps}
     its = {"name": name, "image": image, "program": program, "nodes": nodes}
     its |= {"gpus_per_node": gpus_per_node, "max_restarts": max_restarts}
-    its["variables"] = {f"SPLITNET_{key}": value for key, value in variables.items()}
+    its["variables"] = {f"SPLITNET_{key}": str(v) for key, v in given.items() if v}
     text = environment.get_template(f"{engine}.j2").render(its)
     if out is None:
         print(text, end="")

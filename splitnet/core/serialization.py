@@ -34,6 +34,12 @@ _MOST_FAULTS = 8
 _hints = cache(get_type_hints)
 
 
+def user_cache() -> list[Path]:
+    """The user's cache folder for splitnet; none if the user has no home."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [Path(home, "splitnet")] if os.path.isabs(home) else []
+
+
 @contextmanager
 def _file(
     act: str, path: str | os.PathLike[str], error: type[SplitnetError] = PlanFileError
@@ -236,6 +242,7 @@ def cluster_file(
                 a, b = twice[0]
                 raise DeviceError(f"the link of {a} and {b} is there already.")
             made |= its
+    faults += (f"hosts: {n} and {n}:0 are the same" for n in hosts if f"{n}:0" in hosts)
     if faults:
         raise DeviceError("invalid cluster.", faults)
     made.setdefault(("*", "*"), everywhere)

@@ -83,15 +83,12 @@ def emit(
     plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))
     execution = plan.execution
     if execution.schedule == "1f1b" and execution.microbatches == 1:
-        raise DeclarationError(
-            "schedule='1f1b' bounds the micro-batches in flight, and there is one; "
-            "give microbatches=2 or more, or leave schedule out."
-        )
+        why = "schedule='1f1b' bounds the micro-batches in flight, and there is one"
+        raise DeclarationError(f"{why}; give microbatches=2 or more, or no schedule=.")
     if xla and execution.recompute:
-        raise DeclarationError(
-            "xla=True and recompute= exclude each other: XLA decides by itself what it "
-            "computes again. Leave one of them out."
-        )
+        why = "XLA decides by itself what it computes again"
+        fault = f"xla=True and recompute= exclude each other: {why}"
+        raise DeclarationError(f"{fault}. Leave one of them out.")
     blueprint = splitting.split_as_planned(planned_blueprint(source, plan), plan.graph)
     blueprint = replace(blueprint, sites=planned_sites(blueprint, plan))
     homes, default = homes_of(plan, blueprint.sites), _default_device()

@@ -26,7 +26,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError, format_bytes, format_count, warn
 from splitnet.core.net import Net
 from splitnet.core.plan import Plan
-from splitnet.core.serialization import write_bytes
+from splitnet.core.serialization import user_cache, write_bytes
 from splitnet.core.timeline import Timeline
 from splitnet.view import style
 from splitnet.view.diagram import fold
@@ -210,11 +210,10 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
         said = done.stderr.decode(errors="replace").strip().splitlines()
         fault = said[-1] if said else f"it ended with code {done.returncode}"
     raise SplitnetError(
-        f"Graphviz could not make the picture ({fault}). Install it with "
-        "`pip install 'pygraphviz>=2'`, whose wheels include Graphviz; where a library "
-        "is missing, as in slim images, with the system's glib and X11 libraries too "
-        "(Debian: libglib2.0-0 libxext6 libxrender1). Or draw to a .dot file and "
-        "render that on another machine."
+        f"Graphviz could not make the picture ({fault}; temporary files are in "
+        f"{tempfile.gettempdir()}). If it is missing: `pip install 'pygraphviz>=2'`; "
+        "in slim images glib and X11, too (Debian: libglib2.0-0 libxext6 libxrender1). "
+        "Or draw to a .dot file and render that on another machine."
     )
 
 
@@ -227,8 +226,7 @@ def _environment(folder: Path) -> dict[str, str]:
     variables = dict(os.environ)
     if sys.platform != "linux":
         return variables
-    home = variables.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for fonts in (Path(home, "splitnet", "fonts"), folder / "fonts"):
+    for fonts in (place / "fonts" for place in (*user_cache(), folder)):
         with suppress(OSError, SplitnetError):  # no home, or one that is full
             fonts.mkdir(parents=True, exist_ok=True)
             for font in sorted(_FONTS.glob("*.ttf")):

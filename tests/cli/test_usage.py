@@ -206,6 +206,13 @@ def test_output_that_nobody_reads_or_has_no_room_ends_the_command(end, code, sai
     assert done.stderr.partition(" left on device\n")[::2] == (said, "")
 
 
+def test_a_deleted_working_folder_is_said(cli, monkeypatch, tmp_path):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the working folder was deleted: change" in cli("config", 2).err
+
+
 def test_completion_knows_what_there_is(cli, monkeypatch):
     monkeypatch.setenv("_SPLITNET_COMPLETE", "complete_bash")
     for words, current, offered in (

@@ -80,6 +80,7 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (as_box, f'{GPU}[[links]]\nbetween = ["gpu:0", "gpu:0"]', "two devices"),
         (as_box, f"{TO_ALL}{TO_ALL}{GPU}", r"links\[1\]: .* is there already"),
         (as_box, f'{GPU}target = "gpu"', "TensorFlow has no device 'gpu'"),
+        (as_box, '[hosts]\nclient = "a:1"\n"client:0" = "b:1"', "client and client:0"),
         (load_costs, costs(splitnet_costs=1), "version 2, .*: must be 2. Received: 1"),
         (load_costs, costs(costs=None), "costs: expected `object`"),
         (load_costs, costs(costs={"calls": [NEGATIVE]}), r"\[0\].forward: .*>= 0.0"),

@@ -3,12 +3,13 @@
 import os
 import stat
 from math import nan
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from splitnet.core.errors import PlanFileError
-from splitnet.core.serialization import load_file, write_bytes, write_json
+from splitnet.core.serialization import load_file, user_cache, write_bytes, write_json
 
 
 def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
@@ -30,6 +31,15 @@ def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
 
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert sorted(os.listdir(tmp_path)) == ["big", "circle", "link", "pipe"]
+
+
+def test_without_a_home_there_is_no_cache(monkeypatch):
+    """As of a container's user who has no entry in the list of users."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert user_cache() == []
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
+    assert user_cache() == [Path("/var/cache/splitnet")]
 
 
 def test_writing_keeps_mode_and_link(tmp_path):

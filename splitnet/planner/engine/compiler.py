@@ -7,7 +7,6 @@ a writable folder each process compiles anew.
 """
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 import numpy.typing as npt
+
+from splitnet.core.serialization import user_cache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,8 +32,7 @@ def _cache_folder() -> Path | None:
     for path in sorted([*_HERE.glob("*.py"), _HERE.parent / "load_graph.py"]):
         digest.update(path.read_bytes())
     name = f"engine-{digest.hexdigest()[:12]}"
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for parent in (_HERE / "__pycache__", Path(home) / "splitnet"):
+    for parent in (_HERE / "__pycache__", *user_cache()):
         try:
             (parent / name).mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=parent / name).close()

@@ -196,10 +196,10 @@ def without_values() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without(scope: str) -> Iterator[None]:
+def without(scope: str, instead: Any = None) -> Iterator[None]:
     """Leave a scope of Keras in this block: "stateless_scope", or "autocast_scope"."""
     outer = get_global_attribute(scope)
-    set_global_attribute(scope, None)
+    set_global_attribute(scope, instead)
     try:
         yield
     finally:
@@ -253,15 +253,9 @@ def without_memory(make: Callable[[], Any]) -> Any:
         return make()
 
 
-@contextlib.contextmanager
-def counting_names_anew() -> Iterator[None]:
+def counting_names_anew() -> contextlib.AbstractContextManager[None]:
     """Restart Keras' counters of automatic names, `dense_3`; restore them at exit."""
-    known = get_global_attribute("object_name_uids")
-    set_global_attribute("object_name_uids", defaultdict(int))
-    try:
-        yield
-    finally:
-        set_global_attribute("object_name_uids", known)
+    return without("object_name_uids", defaultdict(int))
 
 
 @contextlib.contextmanager

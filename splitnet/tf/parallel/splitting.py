@@ -236,11 +236,9 @@ def warn_of_slices(model: Any, _: Any) -> None:
         kind = type(one).__name__
         if kind in _WHOLE_MATRICES or one.clipnorm:
             why = kind if kind in _WHOLE_MATRICES else "clipnorm"
-            warn(
-                f"{why} looks at each slice of {', '.join(names)} by itself, so "
-                "training is not that of the whole layer; use global_clipnorm, or an "
-                "optimizer that works number by number."
-            )
+            fault = f"{why} looks at each slice of {', '.join(names)} by itself"
+            hint = "use global_clipnorm, or an optimizer that works number by number"
+            warn(f"{fault}, so training is not that of the whole layer; {hint}.")
 
 
 def _first_of(*given: Any, **named: Any) -> Any:

@@ -350,9 +350,12 @@ def job_of(environ: Mapping[str, str]) -> Job:
 
 def _tf_config(environ: Mapping[str, str]) -> _Found:
     config = json.loads(environ["TF_CONFIG"])
-    task = config.get("task", {})
+    jobs, task = config["cluster"], config.get("task", {})
+    if not (jobs.get("chief") and jobs.get("worker")):
+        need = "its cluster needs a chief, whose program trains, and workers that serve"
+        raise ValueError(f"{need}; found: {', '.join(jobs) or 'none'}")
     mine = int(task["index"]) if task.get("type") == "worker" else None
-    return config["cluster"]["chief"][0], config["cluster"]["worker"], mine
+    return jobs["chief"][0], jobs["worker"], mine
 
 
 def _slurm(environ: Mapping[str, str]) -> _Found:
