@@ -46,7 +46,7 @@ class DemoResult:
     def summary(self) -> str:
         """The audit, what stand-ins cannot show, the accuracy, and the files."""
         stand_ins = any(device.stand_in for device in self.audit.plan.cluster)
-        low = "" if self.accuracy >= ENOUGH else f" (too low: {ENOUGH:.0%} expected)"
+        low = f" (below {100 * ENOUGH:.0f} %)" if self.accuracy < ENOUGH else ""
         audited = "all as planned" if self.audit.ok else "NOT as planned, see above"
         return (
             f"\n{sn.table(self.audit)}\n{_NOT_SHOWN if stand_ins else ''}\n"

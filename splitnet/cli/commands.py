@@ -17,7 +17,7 @@ import splitnet.cli.options as cli
 from splitnet.cli.console import answer, import_tensorflow, local_devices, progress
 from splitnet.cli.worker_commands import run_with_workers
 from splitnet.core.checks import Count, Positive
-from splitnet.core.errors import format_bytes, format_count, format_seconds
+from splitnet.core.errors import format_bytes, format_count, format_seconds, percent
 from splitnet.core.serialization import check_place, load_file, write_cluster
 from splitnet.core.settings import OPTIONS, config_file, resolve
 from splitnet.core.timeline import SCHEDULES
@@ -191,7 +191,7 @@ def devices(stand_ins: cli.StandIns = 0, json_: cli.Json = False) -> None:
             "model": model + (f" (cc {own.capability})" if own.capability else ""),
             "free": format_bytes(one.memory_bytes),
             "total": own.memory_bytes and format_bytes(own.memory_bytes),
-            "utilization": "" if own.busy is None else f"{own.busy:.0%}",
+            "utilization": "" if own.busy is None else percent(own.busy),
             "speed": f"{format_count(one.flops_per_second)}FLOP/s",
             "used by": ", ".join(users),
             "links": ", ".join(f"gpu:{other}" for other in own.links),

@@ -159,6 +159,18 @@ def format_seconds(seconds: float) -> str:
     return _scaled(seconds, scales) or f"{seconds:.2g} s"
 
 
+def percent(share: float) -> str:
+    """Write a share of 1 in per cent.
+
+    >>> [percent(share) for share in (1.25, 0.914, 0.002, 1e-6)]
+    ['125 %', '91 %', '0.2 %', '<0.1 %']
+    """
+    value = 100 * share
+    if 0 < value < 0.05:
+        return "<0.1 %"
+    return f"{value:.1f} %" if 0.05 <= value < 0.95 else f"{value:.0f} %"
+
+
 def _scaled(value: float, scales: dict[str, float]) -> str:
     """Three significant figures in the largest unit that is reached, "" if none is."""
     for unit, scale in reversed(scales.items()):

@@ -13,7 +13,7 @@ from splitnet.core import Pictured, hook
 from splitnet.core.checks import Positive, check_fields, checked
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import CostModel, Costs
-from splitnet.core.errors import PlanFileError, format_bytes, format_seconds
+from splitnet.core.errors import PlanFileError, format_bytes, format_seconds, percent
 from splitnet.core.graph import Graph, parts_called
 from splitnet.core.timeline import SCHEDULES, Copy, Execution, Memory, Timeline
 
@@ -174,10 +174,10 @@ class Verdict:
         plan = self.plan
         idle = [1.0 - share for share in plan.timeline.utilization.values() if share]
         mean, moved = sum(idle) / (len(idle) or 1), format_bytes(plan.transfer_bytes)
-        facts = [f"{moved} transferred per step, devices idle {mean:.0%} of the step"]
+        facts = [f"{moved} transferred per step, devices idle {percent(mean)} of it"]
         if plan.bound > 0 and plan.value > 0 and not self.overfull:
             low = value_text(plan.objective, plan.bound, long=False)
-            gap = f"lower bound {low} (gap {plan.gap:.0%})"
+            gap = f"lower bound {low} (gap {percent(plan.gap)})"
             facts.append("optimal under these constraints" if plan.gap < 5e-4 else gap)
         if plan.ended_by_clock:
             facts.append("the time limit ended the search")
@@ -222,7 +222,7 @@ class Verdict:
         times = self.speed_up or 1.0
         less, more = ("less", "more") if objective == "memory" else ("faster", "slower")
         if not self.worth_distributing:
-            slower = f"{1 / times - 1:.0%} {more} than {one}"
+            slower = f"{percent(1 / times - 1)} {more} than {one}"
             return f"{mine}, {slower}; not worth distributing."
         if times < 1.005:
             return f"{mine}; no gain over {one}."

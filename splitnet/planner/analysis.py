@@ -94,7 +94,7 @@ def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
         what = f"{one.part!r} on {one.device}"
         if plan.graph.part[one.part].kind == "merge":
             what = f"the {plan.cluster[one.device].kind.upper()} merge {one.part!r}"
-        saved = f"{1 - least / value:.0%}: on={device!r} would save it"
+        saved = f"{100 * (1 - least / value):.0f} %: on={device!r} would save it"
         yield f"{'then ' * (number > 0)}{what} costs {saved}"
         value = least
 
@@ -297,4 +297,4 @@ def _change_text(objective: str, before: float, after: float) -> str:
         return "no change"
     words = ("more", "less") if objective == "memory" else ("longer", "shorter")
     share = after / before - 1
-    return f"{abs(share):.1%} {words[share < 0]}"
+    return f"{100 * abs(share):.1f} % {words[share < 0]}"

@@ -67,10 +67,11 @@ class Sensitivity:
     moved: Mapping[str, int]
 
     def __str__(self) -> str:
-        text = f"costs off by up to {self.perturbation:.0%}: the plan changes in "
-        text += f"{self.changed:.0%} of {self.draws} draws and loses at most "
+        off, changed = 100 * self.perturbation, 100 * self.changed
+        text = f"costs off by up to {off:.0f} %: the plan changes in {changed:.0f} % "
+        text += f"of {self.draws} draws and loses at most {100 * self.regret:.1f} %"
         top = ", ".join(sorted(self.moved, key=lambda part: -self.moved[part])[:3])
-        return f"{text}{self.regret:.1%}" + (f"; least sure of {top}." if top else ".")
+        return f"{text}; least sure of {top}." if top else f"{text}."
 
     __repr__ = __str__  # what a prompt or a notebook shows
 

@@ -166,13 +166,9 @@ def diagram_of(
         )
         boxes.append(box)
     box_of = {name: box.id for box in boxes for name in box.group.members}
-    used = {box.lane for box in boxes}
-    hosts = list(dict.fromkeys(device.host for device in plan.cluster))
-    lanes = {
-        one.name: [d for d, its in lane_of.items() if its == one.name]
-        for one in sorted(plan.cluster, key=lambda one: hosts.index(one.host))
-        if one.name in used
-    }
+    used, shared = {box.lane for box in boxes}, grouped(lane_of, lane_of.__getitem__)
+    hosts = grouped(shared, lambda name: name.rpartition("/")[0]).values()
+    lanes = {lane: shared[lane] for its in hosts for lane in its if lane in used}
     return Diagram(boxes, links_of(plan, box_of), lanes)
 
 

@@ -12,7 +12,7 @@ from itertools import groupby
 import graphviz
 
 from splitnet.core.audit import Audit
-from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.errors import format_bytes, format_seconds, percent
 from splitnet.core.graph import grouped
 from splitnet.core.plan import Plan
 from splitnet.view import facts, style
@@ -106,7 +106,7 @@ def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> Iterator[Line]
     if fullest.stand_in:
         target = "CPUs" if names[1:] else fullest.target.removeprefix("/device:")
         yield Line(f"stand-in on {target}", 9, QUIET)
-    yield Line(f"utilization {style.percent(used)}", 9, QUIET)
+    yield Line(f"utilization {percent(used)}", 9, QUIET)
 
 
 def _box_rows(box: Box, shown: Diagram) -> Iterator[Line]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from splitnet.core.audit import Audit
-from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.errors import format_bytes, format_seconds, percent
 from splitnet.core.graph import grouped
 from splitnet.core.plan import Fallback, Plan, value_text
 from splitnet.core.timeline import PHASES, Timeline
-from splitnet.view.style import Shape, counted, percent
+from splitnet.view.style import Shape, counted
 
 _MOST_ALONE = 8  # with more devices, equivalent ones are drawn together
 _GOAL = {
@@ -113,8 +113,9 @@ def transfer_sums(
 
 
 def equivalent_devices(timeline: Timeline) -> list[list[str]]:
-    """Devices that compute, in groups; of many, equivalent ones of a host together."""
-    busy = [d for d in timeline.devices if timeline.compute_seconds[d]]
+    """Devices that compute, host by host; of many, equivalent ones together."""
+    hosts = grouped(timeline.devices, lambda name: name.rpartition("/")[0]).values()
+    busy = [d for its in hosts for d in its if timeline.compute_seconds[d]]
     if len(busy) <= _MOST_ALONE:
         return [[device] for device in busy]
     does: dict[str, list[Hashable]] = {device: [] for device in busy}
@@ -137,8 +138,8 @@ def objective_text(plan: Plan) -> tuple[str, str]:
 def bottleneck_text(plan: Plan) -> str:
     """Name the busiest and the fullest device and the link with the longest copies."""
     used = plan.timeline.utilization
-    room = {one.name: one.memory_bytes or 1 for one in plan.cluster}
-    full = {name: plan.memory[name].total / room[name] for name in room}
+    held = plan.memory
+    full = {d.name: held[d.name].total / (d.memory_bytes or 1) for d in plan.cluster}
     busiest, fullest = (max(its, key=its.__getitem__) for its in (used, full))
     text = f"busiest {busiest} ({percent(used[busiest])}), "
     text += f"fullest {fullest} ({percent(full[fullest])})"

@@ -147,9 +147,10 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     number = {name: at for at, name in enumerate(order)}
     colors = colors_of(device.name for device in plan.cluster)
     look = {name: diagram.look_of(known[name]) for name in order}
-    blocks = diagram.fold(order, plan.device_of, look, most=_MOST_OPEN)
+    place = {name: (known[name].device, known[name].kind == "input") for name in order}
+    blocks = diagram.fold(order, place, look, most=_MOST_OPEN)
     shown = {block.members for block in blocks}
-    lanes = grouped(order, plan.device_of.__getitem__).values()
+    trees = grouped(order, place.__getitem__).values()
     at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
 
     def layer(call: str) -> tuple[int, int]:
@@ -178,7 +179,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             | _layers(plan, name)
             for name in order
         ],
-        "blocks": [_tree(diagram.block_of(its, look), number, shown) for its in lanes],
+        "blocks": [_tree(diagram.block_of(its, look), number, shown) for its in trees],
         "links": [
             (number[x.source], number[x.target], x.bytes)
             + (x.sent_bytes, x.returned_bytes, x.weights)

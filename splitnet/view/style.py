@@ -196,15 +196,3 @@ def shape_text(shape: Shape) -> str:
 def counted(count: int, noun: str) -> str:
     """Write a number with its noun; takes nouns that add an s, es after ch."""
     return f"{count} {noun}{('es' if noun.endswith('ch') else 's') * (count != 1)}"
-
-
-def percent(share: float) -> str:
-    """Write a share of 1 in per cent.
-
-    >>> percent(0.914), percent(0.002), percent(1e-6)
-    ('91 %', '0.2 %', '<0.1 %')
-    """
-    value = 100 * share
-    if 0 < value < 0.05:
-        return "<0.1 %"
-    return f"{value:.1f} %" if 0.05 <= value < 0.95 else f"{value:.0f} %"

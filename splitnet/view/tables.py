@@ -21,11 +21,11 @@ from rich.text import Text
 from splitnet.core.audit import ASPECTS, Audit
 from splitnet.core.checks import Width
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import format_bytes, format_count, format_seconds
+from splitnet.core.errors import format_bytes, format_count, format_seconds, percent
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Timeline
 from splitnet.view import facts
-from splitnet.view.style import clean, counted, percent, shape_text, shortened
+from splitnet.view.style import clean, counted, shape_text, shortened
 
 NARROW, WIDE, PAGE = 0, 1, 2
 _KINDS = ("weights", "grads", "slots", "activ.", "receive", "workspace")
@@ -196,7 +196,7 @@ def _transfers_grid(plan: Plan, detail: int) -> Grid:
 
     sums = facts.transfer_sums(plan, "source_device", "target_device", "kind")
     rows = [
-        {"transfer": f"{source} -> {target}", "kind": kind} | cells(*figures)
+        {"transfer": f"{source} → {target}", "kind": kind} | cells(*figures)
         for (source, target, kind), figures in sums.items()
     ]
     more = 0 if detail == PAGE else max(len(rows) - _MOST_TRANSFERS, 0)
@@ -219,7 +219,7 @@ def _cluster_grids(cluster: Cluster) -> dict[str, Grid]:
     ]
     links = [
         {
-            "link": f"{link.source} -> {link.target}".replace("* -> *", "all"),
+            "link": f"{link.source} → {link.target}".replace("* → *", "all"),
             "bandwidth": f"{format_count(link.bytes_per_second)}B/s",
             "latency": format_seconds(link.latency_seconds),
         }
@@ -240,7 +240,7 @@ def audit_grids(audit: Audit) -> dict[str, Grid]:
         words = {"branch": row.part, "planned": row.planned}
         rows.append(words | cells | {"ops": str(row.ops)})
     copies = [
-        {"transfer": f"{a} -> {b}", "kind": kind}
+        {"transfer": f"{a} → {b}", "kind": kind}
         | {"planned": format_bytes(planned), "actual": format_bytes(actual)}
         for (a, b, kind), (planned, actual) in audit.moved.items()
     ]

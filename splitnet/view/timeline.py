@@ -14,7 +14,7 @@ from typing import TypeVar
 import graphviz
 from rich.cells import cell_len
 
-from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.errors import format_bytes, format_seconds, percent
 from splitnet.core.graph import grouped
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
@@ -132,7 +132,7 @@ class _Chart:
         top, behind = self.y - 16, len(self.dot.body)
         self.lanes = {}
         for devices in equivalent_devices(timeline):
-            self._device(timeline, devices, timeline.waits[devices[0]])
+            self._device(timeline, devices)
         self._links(timeline, path)
         self._path(path)
         # Ticks with their times, all in one unit, behind what is drawn since.
@@ -149,11 +149,10 @@ class _Chart:
             self.y += 18
         self.y += _GAP
 
-    def _device(
-        self, timeline: Timeline, devices: Sequence[str], gaps: Sequence[Span]
-    ) -> None:
+    def _device(self, timeline: Timeline, devices: Sequence[str]) -> None:
         """A lane: name, shares of the step, gaps with their reasons, bars."""
         device, pipelined = devices[0], any(task.microbatch for task in timeline.tasks)
+        gaps = timeline.waits[device]
         name = style.ranged(devices, 26) + (f" ({len(devices)})" if devices[1:] else "")
         strong = mixed(self.colors[device], "#000000", 0.25)
         self.say(16, 6, Line(name, 11, strong, bold=True))
@@ -181,10 +180,10 @@ class _Chart:
         whole = timeline.seconds or 1.0
         waited = sum(g.stop - g.start for g in gaps if isinstance(g.event, Copy))
         busy, copies = timeline.compute_seconds[device] / whole, waited / whole
-        words = f"computing {style.percent(busy)}"
+        words = f"computing {percent(busy)}"
         if timeline.copies:
             others = max(1 - busy - copies, 0.0)
-            words += f", copies {style.percent(copies)}, others {style.percent(others)}"
+            words += f", copies {percent(copies)}, others {percent(others)}"
         self.say(16, 28, Line(words, 8, QUIET))
         shares = {_IDLE: 1.0, _WAIT: busy + copies, self.colors[device]: busy}
         for fill, share in shares.items():

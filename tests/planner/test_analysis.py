@@ -67,7 +67,7 @@ def test_following_all_advice_saves_what_it_says():
     value = before.value
     for line in before.verdict.advice:
         name, share, device = re.search(
-            r"'(\w+)'.* costs (\d+)%: on='(.*)' would", line
+            r"'(\w+)'.* costs (\d+) %: on='(.*)' would", line
         ).groups()
         pins[name] = device
         value *= 1 - int(share) / 100
@@ -75,7 +75,7 @@ def test_following_all_advice_saves_what_it_says():
 
     assert before.verdict.advice
     assert find_plan(shared(flops=1e8), BOX, pins=pins).value <= value * 1.02
-    assert advice == "the CPU merge 'join' costs 25%: on='gpu:1' would save it"
+    assert advice == "the CPU merge 'join' costs 25 %: on='gpu:1' would save it"
 
 
 def test_explain_gives_the_reason_and_the_other_devices():
@@ -172,7 +172,7 @@ def test_sensitivity_counts_draws_that_change_the_decision():
     assert (clear.changed, clear.regret, clear.moved) == (0.0, 0.0, {})
     assert 0 <= close.regret < 1
     assert (close.changed > 0) == bool(close.moved)
-    assert "costs off by up to 50%" in str(close)
+    assert "costs off by up to 50 %" in str(close)
     with pytest.raises(DeclarationError, match=">= 0 and < 1"):
         sn.sensitivity(find_plan(chain(), BOX), 1.5)
 

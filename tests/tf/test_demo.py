@@ -173,6 +173,6 @@ def test_devices_lists_stand_ins(answer, monkeypatch):
     monkeypatch.setattr(commands, "local_devices", lambda _: here)
     monkeypatch.setattr(devices, "details_of", lambda _: {"gpu:0": gpu})
     out = answer("devices")[1]
-    for figure in ("A100 (cc 8.0)", "60.0 GiB", "80.0 GiB", "25%", "4711 (20.0 GiB)"):
+    for figure in ("A100 (cc 8.0)", "60.0 GiB", "80.0 GiB", "25 %", "4711 (20.0 GiB)"):
         assert figure in out
     assert "gpu:1" in out

@@ -88,7 +88,7 @@ def plan_by_hand(graph, cluster, device_of, fallbacks=()):
     """Put parts where the caller says; the verdict is made up."""
     plan = score(graph, cluster, device_of)
     plan = replace(plan, bound=0.9 * plan.seconds)
-    advice = ("the CPU merge 'join' costs 12%: on='gpu:0' would save it",)
+    advice = ("the CPU merge 'join' costs 12 %: on='gpu:0' would save it",)
     verdict = Verdict(plan, "gpu:0", 1.5 * plan.seconds, advice)
     reasons = {
         part.name: part.kind if part.kind != "branch" else wish

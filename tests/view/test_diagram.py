@@ -13,6 +13,7 @@ from splitnet.planner.evaluate import score
 from splitnet.planner.planner import plan_graph
 from splitnet.view.diagram import diagram_of
 from splitnet.view.dot import dot_of
+from splitnet.view.facts import equivalent_devices
 from tests.view import plans
 from tests.view.golden import assert_golden
 from tests.view.layouts import layout_faults, layout_of, random_plan
@@ -172,9 +173,12 @@ def test_dot_of_frames_hosts_when_there_are_several():
     names = ("worker:0/gpu:0", "worker:1/gpu:0", "worker:0/cpu:0")
     new = dict(zip(("gpu:0", "gpu:1", "cpu:0"), names))
     places = {part: new[device] for part, device in plan.device_of.items()}
-    text = dot_of(plans.plan_by_hand(plan.graph, Cluster.of(*names), places))
+    plan = plans.plan_by_hand(plan.graph, Cluster.of(*names), places)
+    text = dot_of(plan)
     assert text.count('subgraph "cluster_host-') == 2
     assert text.index(">worker:0<") < text.index(">worker:1<")
+    # The chart of the step has the same order.
+    assert equivalent_devices(plan.timeline) == [[names[n]] for n in (0, 2, 1)]
 
 
 def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit():

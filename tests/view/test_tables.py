@@ -53,7 +53,7 @@ def test_table_fits_its_width_with_any_names(width):
         text = table(plan, width=width)
         assert all(cell_len(s) <= width and s == s.rstrip() for s in text.splitlines())
     assert "two lines" in text
-    ends = "worker:0/gpu:1 -> worker:1/gpu:1"
+    ends = "worker:0/gpu:1 → worker:1/gpu:1"
     assert ends in grid_text(Grid([{"transfer": ends, "kind": "gradient"}], 2), 60)
     assert grid_text(Grid([{"a": "b" * 99, "k": "gradient"}], 2), 60).count("\n") == 2
     assert "No transfers" in table(plans.one())

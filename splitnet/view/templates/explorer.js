@@ -16,8 +16,11 @@ const time = (seconds) => scaled(seconds * 1e9, 1000, ["ns", "us", "ms", "s"]);
 const percent = (share) => share && share < 0.0005 ? "<0.1 %" : `${(100 * share).toFixed(share && share < 0.0095 ? 1 : 0)} %`;
 const value = data.objective === "memory" ? bytes : time;
 const shape = (sizes) => sizes.map((size) => size ?? "?").join(" × ") || "scalar";
+/** Lanes of devices, those of a host together. */
+const hosted = (lanes) => [...d3.group(lanes, (lane) => lane.device.host).values()].flat();
 /** The colour of a device, lighter on a dark page. */
 const color = (device) => `color-mix(in srgb, ${devices[device].color} var(--tone), white)`;
+const short = (text, most) => text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
 const sum = (its) => its.reduce((a, b) => a + b, 0);
 const spent = (its) => sum(its.flatMap((one) => one.seconds));
 const after = parts.map(() => []), before = parts.map(() => []);
@@ -60,11 +63,18 @@ const light = (its) => {
     const all = names(one);
     return all.length === 1 ? all[0] : `${all[0]} … ${all.at(-1)}${one.times > 1 ? ` ×${one.times}` : ` (${all.length})`}`;
   };
-  const short = (text, most) => text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
+  const alike = d3.group(parts.map((one) => one.name), (name) => short(name, 22));
+  /** A part's name in a box; names that would be shortened alike begin with the word in which they differ. */
+  const apart = (name) => {
+    const its = alike.get(short(name, 22));
+    if (its.length === 1) return short(name, 22);
+    const at = [...name].findIndex((letter, n) => its.some((other) => other[n] !== letter));
+    return `…${short(name.slice(Math.max(0, name.slice(0, at).search(/[^/._]*$/))), 21)}`;
+  };
   const brief = (one) => {
     const own = `${parts[one.parts[0]].name}/`, all = names(one).map((name) => one.layers && name.startsWith(own) ? name.slice(own.length) : name);
     const [first, last] = [all[0], all.at(-1)];
-    if (all.length === 1) return short(first, 22);
+    if (all.length === 1) return one.layers ? short(first, 22) : apart(first);
     // As far as the word in which they differ; what they share stands once.
     const at = [...first].findIndex((letter, n) => letter !== last[n]), folder = first.slice(0, at).lastIndexOf("/") + 1;
     const word = (name) => name.slice(0, at) + name.slice(at).split(/(?=[/._])/)[0];
@@ -129,7 +139,7 @@ const light = (its) => {
     }
     const wide = columns(tops, lines.filter((line) => line.source.frame !== line.target.frame), (line) => [line.source.frame, line.target.frame]);
     let y = 8, host = null;
-    lanes = devices.map((device, at) => ({ device, at, its: tops.filter((one) => one.device === at) })).filter((lane) => lane.its.length);
+    lanes = hosted(devices.map((device, at) => ({ device, at, its: tops.filter((one) => one.device === at) })).filter((lane) => lane.its.length));
     for (const lane of lanes) {
       const { device, its } = lane;
       if (device.host !== host && devices.some((one) => one.host)) { lane.host = device.host || "this machine"; y += 20; }
@@ -162,7 +172,11 @@ const light = (its) => {
   };
 
   const tint = (one) => `color-mix(in srgb, ${color(one.device)} 26%, var(--paper))`;
-  const cost = (one) => `${time(spent(members(one)))} · ${bytes(sum(members(one).map((own) => own.weight_bytes + own.activation_bytes)))}`;
+  /** Seconds and bytes of a box, without those that are 0; of an input its shape. */
+  const cost = (one) => {
+    const its = members(one), taken = spent(its), held = sum(its.map((own) => own.weight_bytes + own.activation_bytes));
+    return [taken && time(taken), held && bytes(held)].filter(Boolean).join(" · ") || its[0].shapes.slice(0, 1).map(shape).join("");
+  };
   const draw = () => {
     arrange();
     const most = d3.max(lines, (line) => line.sent + line.returned) || 1;

@@ -13,7 +13,8 @@
   const length = (its) => sum(its.map((one) => one.stop - one.start));
   const longest = d3.max(runs, ([, run]) => d3.max([...run.tasks, ...run.copies], (one) => one.stop)) || 1;
   const x = d3.scaleLinear([0, longest], [0, 1]);
-  const used = devices.filter((device) => runs.some(([, run]) => run.tasks.some((one) => one.device === device.name && one.stop > one.start)));
+  const computes = (device) => runs.some(([, run]) => run.tasks.some((one) => one.device === device.name && one.stop > one.start));
+  const used = hosted(devices.filter(computes).map((device) => ({ device }))).map((lane) => lane.device);
   const lane = (event) => event.device || `${event.source_device} → ${event.target_device}`;
   const sent = d3.rollups(data.planned.copies, (its) => its, lane).sort((a, b) => Math.round(1e9 * (length(b[1]) - length(a[1])))).slice(0, 10);
   const says = (one) => one.device ? `the ${one.phase} of ${called(one.part)} on ${one.device} (${time(one.stop - one.start)})`
@@ -65,7 +66,8 @@
     bars(plot, tasks, y + 2, LANE - 4);
     for (const one of tasks) {
       const room = x(one.stop) - x(one.start), said = !pipelined ? called(one.part) : one.phase === "update" ? "" : `#${one.microbatch}`;
-      if (said && room > said.length * 6 + 8 && x(one.start) >= LEFT) words(plot, said, (x(one.start) + x(one.stop)) / 2, y + LANE / 2 + 4, "inside").style("fill", one.ink);
+      const most = Math.floor((room - 8) / 6.5);
+      if (said && most >= Math.min(said.length, 7) && x(one.start) >= LEFT) words(plot, short(said, most), (x(one.start) + x(one.stop)) / 2, y + LANE / 2 + 4, "inside").style("fill", one.ink);
     }
     const all = d3.max(run.tasks, (one) => one.stop) || 1, busy = length(tasks) / all, copies = length(gaps.filter((one) => one.copy)) / all;
     for (const [share, fill] of [[1, "var(--soft)"], [busy + copies, "var(--wait)"], [busy, color(place.get(name))]])
@@ -123,7 +125,7 @@
     const parent = document.querySelector("#memory .drawn"), share = (at) => devices[at].held / devices[at].limit;
     parent.replaceChildren();
     const its = d3.range(devices.length).filter((at) => devices[at].held).sort((a, b) => share(b) - share(a)).slice(0, 16);
-    const most = d3.max(its, share), top = [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1].find((one) => most <= one) || most * 1.05, y = d3.scaleLinear([0, top], [CURVE - 10, 4]);
+    const most = d3.max(its, share), top = most > 1 ? most * 1.05 : Math.min(1, d3.nice(0, most || 1, 3)[1]), y = d3.scaleLinear([0, top], [CURVE - 10, 4]);
     const [svg, plot] = start(parent, its.length * CURVE + 20);
     its.forEach((at, row) => {
       const { limit, held, name } = devices[at], { curve, largest } = data.memory[at], lane = plot.append("g").attr("transform", `translate(0,${row * CURVE})`);
