@@ -14,8 +14,8 @@ While a task runs TensorFlow starts the next one of that device if its inputs ar
 so two tasks side by side hold what they need. Where they are backward tasks of two
 micro-batches, gradients of weights are made last, so that what they are made of stays.
 Updates run beside other tasks, one variable after the other: their temporaries are
-those of the largest, and without slots there are none. What TensorFlow's allocator
-holds beside its tensors is not counted.
+those of the largest, and without slots there are none; rows of a table may be copied.
+What TensorFlow's allocator holds beside its tensors is not counted.
 """
 
 from collections import Counter
@@ -228,10 +228,9 @@ class _Held:
         take as long as an update, and half of the task at most.
         """
         start, stop = self.start[self.n + unit], self.stop[self.n + unit]
-        if unit < self.piece:
-            return stop
         update = 2 * self.n + unit % self.piece
-        return stop - min(self.stop[update] - self.start[update], (stop - start) / 2)
+        sums = min(self.stop[update] - self.start[update], (stop - start) / 2)
+        return stop - sums * (unit >= self.piece)
 
     def _updated(self, weight: Item, ready: float) -> float:
         """When a weight is updated whose gradient is there: beside other tasks."""
@@ -257,14 +256,16 @@ class _Held:
             hold(_WORKSPACE, back, done, inside.backward + waiting)
             # They arise one after the other: most of them in the second half.
             hold(_GRADIENTS, (back + done) / 2, done, inside.learned)
-            for weight in unit.trained:
-                if len(weight.readers) == 1:
-                    updated = self._updated(weight, self.closes[u])
-                    hold(_GRADIENTS, done, updated, weight.gradient_bytes)
-        if unit.trained and step.slot_copies:  # without slots it is done in place
-            largest = max(weight.bytes for weight in unit.trained)
-            span = self.start[2 * n + u], self.stop[2 * n + u]
-            hold(_WORKSPACE, *span, step.slot_copies * largest)
+            # Slots need squares of rows; a lookup that begins a function's backward
+            # pass returns what it is given, which the caller holds as well.
+            copied = step.slot_copies > 0 or unit.calls == 1 and self.opens[u] == back
+            for weight in (one for one in unit.trained if len(one.readers) == 1):
+                end, size = self._updated(weight, self.closes[u]), weight.gradient_bytes
+                hold(_GRADIENTS, done, end, size)
+                hold(_WORKSPACE, done, end, size * (weight.has_rows and copied))
+        span = self.start[2 * n + u], self.stop[2 * n + u]
+        largest = max((weight.bytes for weight in unit.trained), default=0)
+        hold(_WORKSPACE, *span, step.slot_copies * largest)
 
     def _edge(self, edge: Item, received: list[Moved], sent: list[Moved]) -> None:
         """The copies of an output, and its gradients.

@@ -86,7 +86,10 @@ def test_two_calls_of_one_layer_with_state_do_not_wait(cluster):
 
 
 def test_gradients_run_where_the_forward_call_ran(cluster):
-    """Also of parts without weights, with an unknown batch and integer inputs."""
+    """Also of parts without weights, with an unknown batch and integer inputs.
+
+    They are where their weights are, so that none is copied for the update.
+    """
     ids = keras.Input((3,), dtype="int32", name="ids")
     flat = layers.Flatten(name="flat")(layers.Embedding(7, 4, name="rows")(ids))
     twice = layers.Add(name="twice")([flat, flat])
@@ -97,6 +100,8 @@ def test_gradients_run_where_the_forward_call_ran(cluster):
 
     for device in ("CPU:0", "CPU:1", "CPU:2", "CPU:3"):
         assert [len(found) for found in calls(models[0], device)] == [1, 1]
+    [*_, graph] = placed_of(models[0]).graphs
+    assert "Snapshot" not in {op.type for op in graph.get_operations()}
 
 
 def change(model, how):

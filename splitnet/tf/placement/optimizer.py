@@ -46,7 +46,8 @@ def _home(gradient: Any, variable: Any) -> Any:
     device = device_of(variable)
 
     def moved(one: Any) -> Any:
-        made_here = one.op.type != "Identity" and where(one) == device
+        behind = one.op.inputs if one.op.type == "Identity" else ()
+        made_here = all(where(each) == device for each in (one, *behind))
         return one if made_here else tf.raw_ops.Snapshot(input=one)
 
     with tf.device(device):
