@@ -174,7 +174,7 @@ class Verdict:
         plan = self.plan
         idle = [1.0 - share for share in plan.timeline.utilization.values() if share]
         mean, moved = sum(idle) / (len(idle) or 1), format_bytes(plan.transfer_bytes)
-        facts = [f"{moved} transferred per step, devices idle {percent(mean)} of it"]
+        facts = [f"{moved} transferred per step, devices {percent(mean)} idle"]
         if plan.bound > 0 and plan.value > 0 and not self.overfull:
             low = value_text(plan.objective, plan.bound, long=False)
             gap = f"lower bound {low} (gap {percent(plan.gap)})"
