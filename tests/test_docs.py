@@ -72,6 +72,19 @@ def test_every_public_name_is_documented():
     assert missing == []
 
 
+def test_messages_of_troubleshooting_are_those_of_the_code():
+    """Between the dots that stand for names, but for messages of Keras and TensorFlow."""
+    page = (DOCS / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
+    files = (ROOT / "splitnet").rglob("*.py")
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    joined = re.sub(r'"\s*\n\s*f?"', "", text)  # strings of several lines
+    said = re.findall(r"\*\*`([^`]*)`\*\*(?! \(of )", page)
+    bits = [bit.strip() for one in said for bit in one.split("...")]
+
+    assert len(said) > 20
+    assert [bit for bit in bits if bit not in joined] == []
+
+
 def test_every_setting_is_documented():
     text = (DOCS / "settings.md").read_text(encoding="utf-8")
 
