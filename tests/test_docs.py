@@ -73,7 +73,7 @@ def test_every_public_name_is_documented():
 
 
 def test_messages_of_troubleshooting_are_those_of_the_code():
-    """Between the dots that stand for names, but for messages of Keras and TensorFlow."""
+    """Between the dots, which stand for names; not those of Keras and TensorFlow."""
     page = (DOCS / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
     files = (ROOT / "splitnet").rglob("*.py")
     text = "".join(path.read_text(encoding="utf-8") for path in files)
