@@ -65,7 +65,7 @@ def train(limit, layer, split):
             x = rng.normal(size=(BATCH * STEPS, INPUTS)).astype("float32")
         y = np.zeros((BATCH * STEPS, 1), "float32")
         history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0).history
-        peaks = [peak(workers.pid(i)) for i in range(2)]
+        peaks = [peak(workers.processes[i].pid) for i in range(2)]
         losses = " to ".join(f"{loss:.3f}" for loss in history["loss"])
         print(f"trained, loss {losses}; peaks {peaks} MB")
 

@@ -195,7 +195,7 @@ def main():
         single, plain = runner(alone), runner(plan)
         if options.processors:
             cut = {"microbatches": options.microbatches[-1]}
-            pids = [workers.pid(i) for i in range(2)]
+            pids = [workers.processes[i].pid for i in range(2)]
             runs = {
                 "one worker": single,
                 "one worker, pieces": runner(alone, **cut),
@@ -213,7 +213,7 @@ def main():
         for schedule in ("gpipe", "1f1b"):
             for number in options.microbatches:
                 cut = runner(plan, microbatches=number, schedule=schedule)
-                with undisturbed(*(workers.pid(i) for i in range(2))):
+                with undisturbed(*(workers.processes[i].pid for i in range(2))):
                     pairs = [
                         paired(base, cut, rounds=options.rounds)
                         for base in (single, plain)

@@ -163,7 +163,7 @@ def main():
 
     with sn.local_workers(2, pin=True) as workers:
         heading(__doc__.splitlines()[0])
-        cluster, pids = workers.cluster, [workers.pid(i) for i in range(2)]
+        cluster, pids = workers.cluster, [workers.processes[i].pid for i in range(2)]
         sn.connect(cluster)
         import numpy as np
 

@@ -118,7 +118,7 @@ def attempt(which, limit):
 
         limit_memory(limited)
 
-        pids = [os.getpid(), *(workers.pid(i) for i in range(2))]
+        pids = [os.getpid(), *(workers.processes[i].pid for i in range(2))]
         target = "/job:worker/replica:0/task:{}/device:CPU:0"
         if which == "auto":
             build = functools.partial(transformer, keras)

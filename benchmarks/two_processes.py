@@ -125,7 +125,7 @@ def main():
         heading(__doc__.splitlines()[0])
         sn.configure(cpu_threads=1)
         sn.connect(workers.cluster)
-        pids = [workers.pid(i) for i in range(2)]
+        pids = [workers.processes[i].pid for i in range(2)]
         print("  batch  model   a step, ms           two, ms             two is faster")
         for batch in options.batches:
             rows(sn, workers.cluster, pids, batch, options)

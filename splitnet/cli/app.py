@@ -76,9 +76,8 @@ command = get_command(_app)
 
 
 def main(argv: Sequence[str] | None = None) -> int | str:
-    """Run one command; returns what to exit with. Errors become messages."""
-    sys.stdout = sys.stdout or io.StringIO()  # closed: `>&-`
-    sys.stderr = sys.stderr or io.StringIO()
+    """Run one command; returns what to exit with. An output may be closed, `>&-`."""
+    sys.stdout, sys.stderr = (x or io.StringIO() for x in (sys.stdout, sys.stderr))
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may know ASCII only
     try:

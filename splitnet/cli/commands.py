@@ -156,8 +156,7 @@ def draw(
     timeline: Annotated[bool, "Draw the timeline instead of the placement."] = False,
 ) -> None:
     """Draw a saved plan as SVG, PNG, PDF or DOT."""
-    made = sn.load_plan(plan)
-    old = sn.load_plan(other) if other else None
+    made, old = sn.load_plan(plan), sn.load_plan(other) if other else None
     shown = (made.timeline, old and old.timeline) if timeline else (made, old)
     with progress("drawing"):
         sn.draw(shown[0], out, other=shown[1])

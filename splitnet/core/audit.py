@@ -164,8 +164,7 @@ class _Comparison:
                     on = f"is on {one.device}, planned on {planned}."
                     text = f"{one.kind} {one.name!r} of {part!r} {on}"
                     self._add(ASPECTS[one.kind], part, planned, one.device, text)
-        moved = self._compare_copies()
-        rows = []
+        moved, rows = self._compare_copies(), []
         for name, device in self.plan.device_of.items():
             its = {
                 aspect: " + ".join(dict.fromkeys(self.where[name, what]))

@@ -14,7 +14,7 @@ from splitnet.core.errors import DeclarationError, PlanFileError, first_line, wa
 from splitnet.core.plan import Plan
 from splitnet.planner.evaluate import executed
 from splitnet.simulator.microbatch import execution_of, pipeline_of
-from splitnet.tf.internals import keras_api
+from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.parallel import splitting
 from splitnet.tf.parallel.pipeline import check_losses, check_pipeline, pipelined
 from splitnet.tf.parallel.towers import SynchronisedNorm, TowerRunner
@@ -98,8 +98,7 @@ def emit(
     placed = placement(plan, cloned.flow, cloned.sites)
     wait_for_workers()
     _settle(placed)
-    placed = _lay_out(model, placed, xla=xla)
-    compiled = []
+    placed, compiled = _lay_out(model, placed, xla=xla), []
     if placed.pipeline.microbatches > 1:
         pipelined(model, placed)
         compiled.append(check_losses)
@@ -220,6 +219,9 @@ def _settle(placed: Placed) -> None:
             vars(layer)["add_weight"] = made
             if plainly := getattr(layer, "convolution_op", None):
                 vars(layer)["convolution_op"] = partial(convolved, plainly)
+            away = home and {*map(placed.target_of.get, placed.keys(node))} != {home}
+            if away and tf_api.compiled_by_xla(layer.call):
+                vars(layer)["call"] = tf.function(layer.call.python_function)
         if any(placed.device_of[key].kind == "cpu" for key in placed.keys(node)):
             _without_cudnn(node.operation)
 

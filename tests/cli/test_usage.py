@@ -187,7 +187,12 @@ def test_ctrl_c_while_planning_keeps_the_old_file(
     assert out.read_text() == "yesterday's"
 
 
-def test_a_full_disk_is_said_and_closed_outputs_are_none(cli, monkeypatch, plan_file):
+def test_faults_of_the_system_are_said(cli, monkeypatch, plan_file, tmp_path):
+    """A deleted folder, a full disk; closed outputs are no fault."""
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the working folder was deleted: change" in cli("config", 2).err
     full = Path("/dev/full").write_text
     monkeypatch.setattr(sn, "local_cluster", lambda **_: full("x"))
     assert "No space left on device" in cli("devices", 2).err
@@ -204,13 +209,6 @@ def test_output_that_nobody_reads_or_has_no_room_ends_the_command(end, code, sai
     done = run("bash", "-c", line, PYTHONUNBUFFERED="")
     assert done.returncode == code
     assert done.stderr.partition(" left on device\n")[::2] == (said, "")
-
-
-def test_a_deleted_working_folder_is_said(cli, monkeypatch, tmp_path):
-    (gone := tmp_path / "gone").mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert "the working folder was deleted: change" in cli("config", 2).err
 
 
 def test_completion_knows_what_there_is(cli, monkeypatch):

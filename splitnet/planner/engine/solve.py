@@ -167,8 +167,7 @@ def _searched(
 
     found = search(problem, objective, budget, seed, starts)
     if found.value == inf and not budget.until_found:  # longer than the time limit
-        more = Budget(_FIT_SECONDS)
-        found = search(problem, objective, more, seed, [found.place])
+        found = search(problem, objective, Budget(_FIT_SECONDS), seed, [found.place])
     return found.place
 
 

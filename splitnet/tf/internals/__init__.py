@@ -41,7 +41,7 @@ _OF_TENSORFLOW = {
     "disable_graph_collection export_run_metadata _context_handle sync_executors "
     "get_server_def update_server_def get_function_def",
     "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function": ""
-    "_clone _descriptor_cache",
+    "_clone _descriptor_cache _jit_compile",
     "tensorflow.python.ops.custom_gradient": "custom_gradient recompute_grad",
     "tensorflow.python.ops.resource_variable_ops:ResourceVariable": "_unique_id",
     "tensorflow:Graph": "_get_function _functions _add_function_recursive",

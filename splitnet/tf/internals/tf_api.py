@@ -66,6 +66,11 @@ def forget_traces(owner: Any, held: Iterable[Any]) -> None:
                 value._descriptor_cache.pop(owner, None)
 
 
+def compiled_by_xla(function: Any) -> bool:
+    """Whether a function is a `tf.function(jit_compile=True)`."""
+    return isinstance(function, polymorphic_function.Function) and function._jit_compile
+
+
 def add_functions(source: Any, target: Any) -> None:
     """Let ops of a graph call the functions that those of another graph call."""
     for function in source._functions.values():

@@ -96,8 +96,7 @@ def _place(inner: Any) -> None:
             with tf.device(device_of(one)):  # zeros are not shared over devices
                 one.assign(tf.zeros(one.shape, one.dtype))
 
-    inner.add_variable_from_reference = add_beside
-    inner.build = build_beside
+    inner.add_variable_from_reference, inner.build = add_beside, build_beside
     keras_api.update_by(inner, update_all, reset_there)
     inner.splitnet_placed = True
     _move_slots(inner)

@@ -92,8 +92,7 @@ def part_gradient(
     reused = [one for one in read if one.ref() in numbers.keys() - captured]
     kept = [one for one in read if one.ref() not in numbers]
     arguments = [one for one in graph.inputs if one.ref() not in captured]
-    inputs = [*reused, *kept, *given]
-    ahead = [*outputs, *kept]
+    inputs, ahead = [*reused, *kept, *given], [*outputs, *kept]
     return PartGradient(
         forward=_cut(graph, f"_forward_{name}", early, arguments, ahead, how),
         backward=_cut(graph, f"_backward_{name}", late, inputs, back, how),

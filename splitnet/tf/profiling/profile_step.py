@@ -71,8 +71,7 @@ def profile_step(
         observe.train_step(model, inputs, targets, weights)
         profiles = [_profile(model, inputs, targets, weights) for _ in range(steps)]
     placed = placed_of(model)
-    names = Names(plan, placed, model.optimizer)
-    calls = _calls(list(placed.graphs))
+    names, calls = Names(plan, placed, model.optimizer), _calls(list(placed.graphs))
     found = (_timeline_of(spaces, plan, names, calls) for spaces in profiles)
     best = min(found, key=lambda timeline: timeline.seconds)
     if not best.tasks:

@@ -240,10 +240,8 @@ def _kept_bytes(sites: Sequence[Site], works: Sequence[Work], batch: int) -> lis
 
 def _digest(operation: Any, settings: str) -> str:
     """The activation of a layer and a digest of its settings; "" if unknown."""
-    described = isinstance(operation, keras.Layer) and not isinstance(
-        operation, keras.Model | keras.layers.Lambda
-    )
-    if not described or not settings:
+    plain = not isinstance(operation, keras.Model | keras.layers.Lambda)
+    if not (plain and settings and isinstance(operation, keras.Layer)):
         return ""
     name = getattr(getattr(operation, "activation", None), "__name__", "")
     return f"{name} #{hashlib.sha256(settings.encode()).hexdigest()[:8]}".lstrip()

@@ -119,8 +119,7 @@ def trace(
     ahead = _peak(forward, elsewhere, [], results) - bytes_of(*results)
     early, again = _early(backward, incoming)
     behind = _peak(backward, [*elsewhere, *results], [*incoming, *again], returned)
-    count = _count(forward, graph)
-    fused = _fused(forward, results)
+    count, fused = _count(forward, graph), _fused(forward, results)
     matrix = sum(count[name] for name in _PRODUCTS)
     largest = max(_PRODUCTS, key=count.__getitem__)
     return Work(
@@ -334,8 +333,7 @@ def _early(
     It needs no incoming gradient: tensors of the backward pass, and others, which are
     transposes made again, and products: TensorFlow makes c (g a) to g (c a).
     """
-    waiting = {id(t.op) for t in incoming}
-    made = {id(op) for op in backward}
+    waiting, made = {id(t.op) for t in incoming}, {id(op) for op in backward}
     found: dict[int, Any] = {}
     others: dict[int, Any] = {}
     for op in backward:

@@ -31,11 +31,14 @@ from splitnet.tf.workers.start import VERSION_MARK, listen, spec_of
 CLUSTER_VARIABLE = "SPLITNET_CLUSTER"  # the file of the cluster that `up` started
 _PORT = "2222"  # the client's; workers listen at the next ones
 _BETWEEN_HOSTS = Link("*", "*", 1.2e9, 2e-4)
-_Found = tuple[str, Sequence[str], int | None]
-"""Address of the client, those of the workers, and which of them this process is."""
+_Found = tuple[str, Sequence[str], int | None]  # client, workers, which is this one
 _PATIENCE = 2  # requests without an answer before a worker counts as lost
 _LONG_SECONDS = 8.0  # for an answer, before work is refused
 _STATES = {"OK": "healthy", "DEADLINE_EXCEEDED": "unresponsive"}
+_CAUSE = (
+    "Another operation failed. The cause is in the first warnings on standard error, "
+    "if TF_CPP_MIN_LOG_LEVEL is 1 at most; or fit the batch with run_eagerly=True."
+)
 _joined: list["Connection"] = []
 _plans: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
 
@@ -79,8 +82,7 @@ class Connection(AbstractContextManager["Connection"]):
     """A joined cluster; as a context manager, it names the worker that failed it."""
 
     def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
-        self.cluster = cluster
-        self._over = threading.Event()
+        self.cluster, self._over = cluster, threading.Event()
         self._lost: dict[str, Health] = {}
         if watch_seconds:
             watch = functools.partial(self._watch, watch_seconds)
@@ -108,7 +110,8 @@ class Connection(AbstractContextManager["Connection"]):
         """Raise a WorkerError that names a worker, if it is why the block failed."""
         if error is not None and _is_about_workers(error):
             bad, self._lost = self._lost or self._unwell(), {}
-            raise _loss(bad, f" ({first_line(error)[:200]})") from error
+            if bad or type(error).__name__ != "CancelledError":  # as operations fail
+                raise _loss(bad, f" ({first_line(error)[:200]})") from error
 
     def check(self, *, ask: bool) -> None:
         """Refuse to go on while a worker is lost; `ask` all, or if one was silent."""
@@ -290,28 +293,33 @@ def wait_for_workers(*, ask: bool = False) -> None:
 
 
 def add_barrier(model: Any, plan: Plan) -> None:
-    """Let each step of a model wait for workers first, if it uses some."""
+    """Let each step of a model wait for workers first, and its error say its cause."""
     if any(plan.cluster[name].host for name in plan.device_of.values()):
         _plans[model] = plan
-        for name in ("train_function", "test_function", "predict_function"):
-            make = getattr(model, f"make_{name}")
-            waiting = functools.partial(_make_waiting, model, name, make)
-            vars(model)[f"make_{name}"] = waiting
+    for name in ("train_function", "test_function", "predict_function"):
+        make = functools.partial(_make, model, name, getattr(model, f"make_{name}"))
+        vars(model)[f"make_{name}"] = make
 
 
-def _make_waiting(
+def _make(
     model: Any, name: str, make: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """Make the step function that Keras keeps as `name`; it waits first."""
-    wait_for_workers(ask=True)
+    wait = wait_for_workers if model in _plans else lambda **_: None
+    wait(ask=True)
     make(*args, **kwargs)
     run = getattr(model, name)
     if run is not None and not hasattr(run, "_waits"):
 
         @functools.wraps(run)
         def waiting(*args: Any, **kwargs: Any) -> Any:
-            wait_for_workers()
-            return run(*args, **kwargs)
+            wait()
+            try:
+                return run(*args, **kwargs)
+            except Exception as error:
+                if type(error).__name__ == "CancelledError":
+                    error.add_note(_CAUSE)
+                raise
 
         vars(waiting)["_waits"] = True
         setattr(model, name, waiting)

@@ -69,10 +69,6 @@ class LocalWorkers(AbstractContextManager["LocalWorkers"]):
     file: Path
     processes: list[subprocess.Popen[bytes]]
 
-    def pid(self, index: int) -> int:
-        """The process of a worker."""
-        return self.processes[index].pid
-
     def ended(self, index: int) -> str:
         """How a worker ended and what it wrote last; "" while it runs."""
         code = self.processes[index].poll()

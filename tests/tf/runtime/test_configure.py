@@ -130,10 +130,7 @@ def test_impossible_settings_of_gpus_are_refused(machine, monkeypatch):
 
 
 def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, capsys):
-    """`splitnet run` hands its flags on; both jobs fit the card with their contexts.
-
-    An error of the script is shown as Python shows it, whatever it is.
-    """
+    """`splitnet run` hands its flags on, and shows errors of the script as Python."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))

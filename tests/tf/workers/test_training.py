@@ -25,7 +25,7 @@ def trained(tmp_path_factory):
         cluster = workers.cluster
         answer["room"] = cluster["worker:0/cpu:0"].memory_bytes
         answer["file"] = sn.Cluster.load(workers.file) == cluster
-        pids = [workers.pid(0), workers.pid(1)]
+        pids = [workers.processes[0].pid, workers.processes[1].pid]
         answer["interfaces"] = [name for _, name in socket.if_nameindex()]
         from splitnet.cli import main
         from splitnet.tf.profiling import measure
@@ -128,7 +128,7 @@ def trained(tmp_path_factory):
         answer["while it is gone"] = said(lambda: sn.connect(cluster, wait_seconds=0.5))
 
         workers.restart(1)
-        pids.append(workers.pid(1))
+        pids.append(workers.processes[1].pid)
         joined = sn.connect(cluster, watch_seconds=0.5)
         model, _ = made()
         answer["resumed"] = fit(model, 5, keras.callbacks.BackupAndRestore(folder))

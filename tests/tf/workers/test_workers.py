@@ -78,12 +78,6 @@ def test_programs_start_while_workers_are_asked():
     assert python("-c", FORKS, seconds=60).returncode == 0
 
 
-def test_workers_refuse_a_limit_that_leaves_nothing():
-    """TensorFlow's server needs memory for itself; the refusal says how much."""
-    with pytest.raises(ConfigError, match=r"leaves nothing.*alone holds"):
-        limit_memory(2**20)
-
-
 HOSTS = Host("client:0", "127.0.0.1:20001"), Host("worker:0", "127.0.0.1:20002")
 BOX = replace(Cluster.of("cpu", "worker:0/cpu:0"), hosts=HOSTS)
 
@@ -121,8 +115,13 @@ def test_isolate_says_which_part_the_system_refuses(monkeypatch):
         start.isolate()
 
 
-def test_worker_refuses_an_open_network(monkeypatch):
-    """It says what that exposes, and goes no further; so for a number of no worker."""
+def test_worker_refuses_an_open_network_and_a_limit_that_leaves_nothing(monkeypatch):
+    """It says what that exposes, and goes no further; so for a number of no worker.
+
+    TensorFlow's server needs memory for itself; a refused limit says how much.
+    """
+    with pytest.raises(ConfigError, match=r"leaves nothing.*alone holds"):
+        limit_memory(2**20)
     monkeypatch.setattr(start, "open_interfaces", lambda: ["eth0"])
     with pytest.raises(ConfigError, match=r"(?s)every interface.*eth0.*--allow-remote"):
         start.serve(BOX, 0)
@@ -140,12 +139,19 @@ def test_hosts_report_every_fault_at_once():
 
 
 def test_failures_without_a_lost_worker_say_so():
-    """One that came back has lost what it held."""
+    """One that came back has lost what it held; an operation may have failed."""
     connection = connect.Connection(Cluster.of("cpu"), 0)
 
-    words = r"\(gone and more\).*All are healthy now"
-    with pytest.raises(WorkerError, match=words), connection:
+    with (
+        pytest.raises(WorkerError, match=r"\(gone and more\).*healthy now"),
+        connection,
+    ):
         raise tf.errors.AbortedError(None, None, "gone\nand more")
+    stopped = tf.errors.CancelledError(None, None, "RecvAsync is cancelled")
+    step = connect._make(Mock(run=Mock([], side_effect=stopped)), "run", Mock())
+    with pytest.raises(tf.errors.CancelledError) as caught, connection:
+        step()
+    assert "first warnings on standard error" in caught.value.__notes__[0]
 
 
 def test_an_operation_that_failed_before_is_warned_of(monkeypatch):

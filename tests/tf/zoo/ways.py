@@ -173,11 +173,17 @@ class Doubled(layers.Dense):
         return doubled(inputs)
 
 
+class Compiled(layers.Dense):
+    """XLA, by which it is compiled, reads weights of its own device only."""
+
+    call = tf.function(layers.Dense.call, jit_compile=True)
+
+
 def own_gradients(*, towers=False, **more):
     """Layers with gradients of their own, whose weights are on another device."""
     net = sn.Net("own")
     x = net.input("x", (6,))
-    body = [kind(6, use_bias=False) for kind in (Recomputed, Doubled)]
+    body = [kind(6, use_bias=False) for kind in (Recomputed, Doubled, Compiled)]
     if towers:
         last = net.towers("here", x, body, on=TWO)
     else:
