@@ -45,7 +45,7 @@ def plan(
             busiest device of a pipeline) or "memory" (bytes of the fullest device).
         pins: name patterns -> `on=`, a function of a part, or another plan or its file;
             they override the declaration. "as_built": each layer of a Keras model goes
-            where its variables are, as a model that was built under `tf.device` wants.
+            where its variables are, for models that were built under `tf.device`.
         missing: if a requested device does not exist, "fallback" (use the next best and
             record it) or "error".
         costs: a cost model, or the file of a measured one; None estimates.
@@ -69,9 +69,9 @@ def plan(
             part or of stages, slices of layers that no GPU has room for; the simplest
             that is at most 2 % slower than the fastest, in up to twice the time limit
             or 20 s more. What follows fixes some of that; None leaves it open.
-        microbatches: into how many pieces a batch is cut.
+        microbatches: how many micro-batches a batch is cut into.
         schedule: "gpipe" or "1f1b".
-        recompute: True on every device, False on none; None where memory lacks.
+        recompute: True on every device, False on none; None where memory is short.
         towers: how many copies of the model or of a part, each on a device or over
             several; 1 for none.
         split: how many slices of which layers, such as `{"wide": 2}`, each on a device

@@ -64,3 +64,4 @@ def test_verbs_that_pass_options_on_take_those_of_plan():
 
     for verb in (sn.plan, sn.place, sn.compare_strategies):
         assert set([*inspect.signature(verb).parameters][2:]) == options
+        assert "Meta(" not in str(inspect.signature(verb))

@@ -157,9 +157,9 @@ def draw(
 ) -> None:
     """Draw a saved plan as SVG, PNG, PDF or DOT."""
     made, old = sn.load_plan(plan), sn.load_plan(other) if other else None
-    shown = (made.timeline, old and old.timeline) if timeline else (made, old)
+    shown, beside = (made.timeline, old and old.timeline) if timeline else (made, old)
     with progress("drawing"):
-        sn.draw(shown[0], out, other=shown[1])
+        sn.draw(shown, out, other=beside)
     print(out)
 
 

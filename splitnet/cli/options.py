@@ -57,7 +57,7 @@ SEARCH: Table = {
     "optimizer": Annotated[str, "Keras optimizer, for the memory of its slots."],
     "costs": Annotated[str, "File of costs from `splitnet measure`."],
     "pin": Annotated[list[str], "PATTERN=DEVICE; repeatable. Or as_built."],
-    "missing": Annotated[Literal[MISSING], "What to do without a requested device."],
+    "missing": Annotated[Literal[MISSING], "For a device that is missing (fallback)."],
     "contiguity": Annotated[Literal[CONTIGUITIES], "Which calls may share a device."],
     "strategy": Annotated[Literal["auto"], "Choose towers, pipelines ... as well."],
     "microbatches": Annotated[Positive, f"{_AUTO} number of micro-batches."],

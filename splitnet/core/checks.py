@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache, wraps
-from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -94,13 +94,17 @@ def checked(function: Function) -> Function:
     """
     signature, name = inspect.signature(function), function.__qualname__
     several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    takes = dict(signature.parameters)
     for one in signature.parameters.values():
         if one.kind in several and get_origin(one.annotation) is Annotated:
-            table = inspect.signature(get_args(one.annotation)[1])
-            named = {**signature.parameters, **table.parameters}
-            del named[one.name]  # the fields of its table stand for it
-            signature = signature.replace(parameters=[*named.values()])
-    single = [n for n, one in signature.parameters.items() if one.kind not in several]
+            takes |= inspect.signature(get_args(one.annotation)[1]).parameters
+            del takes[one.name]  # the fields of its table stand for it
+    single = [n for n, one in takes.items() if one.kind not in several]
+    kinds = {n: one.annotation for n, one in takes.items()}
+    read = {n: kind for n, kind in kinds.items() if not isinstance(kind, str)}
+    kinds |= get_type_hints(SimpleNamespace(__annotations__=read))  # without ranges
+    plain = [one.replace(annotation=kinds[n]) for n, one in takes.items()]
+    signature = signature.replace(parameters=plain)
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:

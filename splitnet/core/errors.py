@@ -165,10 +165,9 @@ def percent(share: float) -> str:
     >>> [percent(share) for share in (1.25, 0.914, 0.002, 1e-6)]
     ['125 %', '91 %', '0.2 %', '<0.1 %']
     """
-    value = 100 * share
-    if 0 < value < 0.05:
+    if 0 < share < 0.0005:
         return "<0.1 %"
-    return f"{value:.1f} %" if 0.05 <= value < 0.95 else f"{value:.0f} %"
+    return f"{100 * share:.1f} %" if 0 < share < 0.0095 else f"{100 * share:.0f} %"
 
 
 def _scaled(value: float, scales: dict[str, float]) -> str:

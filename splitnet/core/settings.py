@@ -32,17 +32,17 @@ _Share = Annotated[float, Meta(ge=0.001, le=1)]
 
 
 OPTIONS: Mapping[str, tuple[Any, str]] = {
-    "visible": (_Gpus, "GPUs to use (of CUDA_VISIBLE_DEVICES): '0,1', all, none"),
-    "memory_growth": (bool, "take GPU memory as it is needed, on all GPUs"),
-    "memory_limit": (_Bytes, "memory of each GPU that may be used: '4 GiB'"),
-    "memory_fraction": (_Share, "share of each GPU's memory; needs nvidia-ml-py"),
-    "logical_gpus": (Positive, "devices on each GPU; needs a limit or fraction"),
-    "cpu_devices": (Positive, "how many CPU devices, for stand-ins too"),
-    "cpu_threads": (Positive, "threads of an operation, and across by default"),
-    "inter_op_threads": (Positive, "threads across operations"),
-    "soft_placement": (bool, "TensorFlow may silently use another device"),
-    "log_placement": (bool, "TensorFlow prints the device of every op"),
-    "determinism": (bool, "bitwise equal runs; slower"),
+    "visible": (_Gpus, "GPUs to use (of CUDA_VISIBLE_DEVICES): '0,1', all, none."),
+    "memory_growth": (bool, "Take GPU memory as it is needed, on all GPUs."),
+    "memory_limit": (_Bytes, "Memory of each GPU that may be used: '4 GiB'."),
+    "memory_fraction": (_Share, "Share of each GPU's memory; needs nvidia-ml-py."),
+    "logical_gpus": (Positive, "Devices on each GPU; needs a limit or fraction."),
+    "cpu_devices": (Positive, "Number of CPU devices, stand-ins included."),
+    "cpu_threads": (Positive, "Threads within an operation; default across them."),
+    "inter_op_threads": (Positive, "Threads across operations."),
+    "soft_placement": (bool, "TensorFlow may silently use another device."),
+    "log_placement": (bool, "TensorFlow prints the device of every operation."),
+    "determinism": (bool, "Bitwise equal runs; slower."),
 }
 """Runtime settings: the type of a value, and what it means."""
 

@@ -37,7 +37,7 @@ def simulate(
 
     Args:
         plan: its placement is kept, and how it runs where an option is None.
-        microbatches: shares of the batch that pass through the parts one after another.
+        microbatches: how many micro-batches pass through the parts one after another.
         schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight in each
             stage by the number of stages from it to the end.
         recompute: whether parts save only their inputs, and run forward again in their

@@ -62,16 +62,16 @@ def emit(
         plan: a plan whose parts are the source's. gpu:0 is a stand-in where there is no
             GPU. Parts on devices that are not here fall back as in planning, with a
             warning; `plan_of(model)` records it.
-        microbatches: how many pieces each training batch goes through the parts in, so
-            that parts in a chain work at the same time; see `docs/parallelism.md`.
-        schedule: "gpipe", or "1f1b" to bound the pieces in flight by the stages.
+        microbatches: how many micro-batches each training batch is cut into, so that
+            parts in a chain work at the same time; see `docs/parallelism.md`.
+        schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight.
         recompute: whether training keeps only what goes from device to device and
             computes the rest again: True, False, or "auto" for devices whose memory the
             plan overfills. What is None is as the plan says.
         xla: whether each device's share of the calls is compiled with XLA. None does
             what Keras does with a plain model: compile for GPUs, if all layers allow.
-        copy: False to use the source's very layers, moved to their devices; the source
-            is then placed itself as far as its layers go, and no weight exists twice.
+        copy: False to use the layers of the source instead of copies. They are moved
+            to their devices, and no weight exists twice.
 
     Raises:
         DeclarationError: the source cannot be copied, or is not what was planned, or

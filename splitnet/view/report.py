@@ -148,8 +148,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     colors = colors_of(device.name for device in plan.cluster)
     look = {name: diagram.look_of(known[name]) for name in order}
     place = {name: (known[name].device, known[name].kind == "input") for name in order}
-    blocks = diagram.fold(order, place, look, most=_MOST_OPEN)
-    shown = {block.members for block in blocks}
+    shown = {b.members for b in diagram.fold(order, place, look, most=_MOST_OPEN)}
     trees = grouped(order, place.__getitem__).values()
     at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
 
@@ -289,6 +288,5 @@ def _memory(plan: Plan, number: Mapping[str, int]) -> list[dict[str, Any]]:
         points = [max(its, key=lambda point: sum(point[1])) for its in runs]
         ranked = one.largest(step.parts, _MOST_HELD)
         largest = [(kind, number[part], size) for kind, part, size in ranked]
-        curve = [(time, *held) for time, held in points]
-        found.append({"curve": curve, "largest": largest})
+        found.append({"curve": [(t, *held) for t, held in points], "largest": largest})
     return found

@@ -298,6 +298,8 @@ def test_load_reads_devices_and_links(tmp_path):
     assert [device.name for device in box] == ["gpu:0", "gpu:1", "worker:0/cpu:0"]
     assert [device.memory_bytes for device in box] == [80 * 10**9, 16 * 2**30, 1500]
     assert box["gpu:1"].flops_per_second == 19.5e12
+    assert box.home.name == "worker:0/cpu:0"  # there is no CPU of this machine
+    assert Cluster.of("worker:0/cpu", "cpu").home.name == "cpu:0"
     assert box.link("gpu:1", "gpu:0").bytes_per_second == 300e9
     assert box.link("gpu:1", "worker:0/cpu:0").bytes_per_second == 25e9
     assert box.link("gpu:1", "worker:0/cpu:0").latency_seconds == pytest.approx(5e-6)
@@ -332,9 +334,3 @@ def test_a_cluster_without_a_device_or_a_host_keeps_the_rest():
     assert len(cluster.without("/job:worker/task:1/device:GPU:0", "cpu:0")) == 2
     with pytest.raises(DeviceError, match="there is no device 'worker:7'"):
         cluster.without("worker:7")
-
-
-@pytest.mark.parametrize("names", [("worker:0/cpu", "gpu", "cpu"), ("gpu", "cpu")])
-def test_inputs_come_from_this_machine_in_any_order_of_devices(names):
-    assert Cluster.of(*names).home.name == "cpu:0"
-    assert Cluster.of("gpu", "worker:0/cpu").home.name == "worker:0/cpu:0"

@@ -177,6 +177,8 @@ def test_explorer_json_says_what_each_move_costs(name, part, close, count):
 def test_explorer_json_accounts_for_memory_and_time():
     """Kinds add up to the peak; bars and gaps fill the step, as the critical path."""
     plan, data = plans.siamese(), data_of(page_of("siamese"))
+    kinds = [{data["parts"][p]["kind"] for p in leaves(one)} for one in data["blocks"]]
+    assert [its for its in kinds if "input" in its] == [{"input"}]  # at the left
     for device, memory in zip(plan.cluster, data["memory"], strict=True):
         peak = max(sum(held) for _, *held in memory["curve"])
         assert peak == plan.memory[device.name].total
@@ -232,10 +234,3 @@ def test_report_shows_nasty_names_as_text():
     assert page.tags.count("script") == 3
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert any("<script>alert(1)</script>" in text for text in page.words)
-
-
-def test_blocks_of_inputs_hold_nothing_else():
-    """So that what runs first is at the left, and nothing is joined with it."""
-    data = data_of(page_of("siamese"))
-    kinds = [{data["parts"][p]["kind"] for p in leaves(one)} for one in data["blocks"]]
-    assert [its for its in kinds if "input" in its] == [{"input"}]

@@ -194,7 +194,7 @@ def connect(
         wait_seconds: how long workers may take until they answer; None allows 30 s,
             and 10 minutes in a job of many hosts.
         watch_seconds: how often to ask the workers for their state; connections to one
-            that misses two requests are closed. 0 asks never.
+            that misses two requests are closed. 0: never.
 
     Raises:
         ConfigError: too late, no address, the client's port in use, another version of
