@@ -30,7 +30,6 @@ _Gpus = tuple[Count, ...]
 _Bytes = Annotated[int, Meta(ge=2**20)]
 _Share = Annotated[float, Meta(ge=0.001, le=1)]
 
-
 OPTIONS: Mapping[str, tuple[Any, str]] = {
     "visible": (_Gpus, "GPUs to use (of CUDA_VISIBLE_DEVICES): '0,1', all, none."),
     "memory_growth": (bool, "Take GPU memory as it is needed, on all GPUs."),
