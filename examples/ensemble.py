@@ -1,7 +1,7 @@
-"""Three towers, one per GPU, trained as one model and averaged on the CPU.
+"""Three networks, one per GPU, trained as one model and averaged on the CPU.
 
-Three networks look at the same handwritten digits (scikit-learn's). Each has a
-loss of its own, so that it learns for itself; the average is as good as the best.
+They read the same handwritten digits (scikit-learn's). Each has a loss of its own; the
+average is as good as the best of them.
 """
 
 import keras
@@ -15,7 +15,7 @@ images, digits = load_digits(return_X_y=True)
 images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
 kept, apart = slice(0, 1400), slice(1400, None)
 
-towers = {
+networks = {
     "shallow": [layers.Flatten(), layers.Dense(64, activation="relu")],
     "small_kernels": [
         layers.Conv2D(32, 2, activation="relu"),
@@ -32,7 +32,7 @@ towers = {
 net = sn.Net("ensemble")
 image = net.input("image", (8, 8, 1))
 votes = []
-for gpu, (name, body) in enumerate(towers.items()):
+for gpu, (name, body) in enumerate(networks.items()):
     body = [*body, layers.Dense(10, activation="softmax")]
     votes.append(net.branch(name, image, body, on=f"gpu:{gpu}"))
     net.output(votes[-1], f"{name}_digit")
@@ -44,7 +44,7 @@ sn.draw(plan, "ensemble.svg")
 
 keras.utils.set_random_seed(0)
 model = sn.emit(net, plan)
-names = [*(f"{name}_digit" for name in towers), "digit"]
+names = [*(f"{name}_digit" for name in networks), "digit"]
 model.compile(
     "adam",
     [*["sparse_categorical_crossentropy"] * 3, None],  # the average is not trained

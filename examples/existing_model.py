@@ -1,7 +1,7 @@
-"""A model that is there already: keras.applications' VGG16, placed by pins.
+"""An existing model, VGG16 of keras.applications, placed by pins.
 
-Pins go by name pattern; what they leave open, here the third block, is the planner's
-choice. The weights are random, as nothing is downloaded, and the pictures are
+Pins are patterns of names; the planner places what they leave open, here the third
+block. The weights are random, because nothing is downloaded. The pictures are
 scikit-learn's digits, enlarged.
 """
 

@@ -1,9 +1,8 @@
 """Image, table and text in one model: three branches on three devices, then a merge.
 
 Each input is real: scans of digits and chemical analyses of wines (scikit-learn), and
-passages of Python's manual. That they belong together is made up: sample i joins a
-digit, a wine and a passage of class 0, 1 or 2. Each alone can tell the class; what the
-net shows is how three kinds of data meet.
+passages of Python's manual. The combination is artificial: sample i joins a digit, a
+wine and a passage of class 0, 1 or 2.
 """
 
 from pydoc_data.topics import topics

@@ -28,13 +28,13 @@ for name in names:
         where = {"near": branches["radius"]}  # the same device
     if name == "compactness":
         where = {"apart": branches["smoothness"]}  # another device
-    branches[name] = net.branch(f"{name}_tower", measure, dense, on="gpu", **where)
+    branches[name] = net.branch(f"{name}_branch", measure, dense, on="gpu", **where)
 joined = net.merge("joined", list(branches.values()), layers.Concatenate())
 net.output(net.branch("malignant", joined, layers.Dense(1, activation="sigmoid")))
 
 plan = sn.plan(net, cluster, batch=64, time_limit=1)
 print(sn.table(plan))
-print(plan.explain("compactness_tower"))
+print(plan.explain("compactness_branch"))
 sn.draw(plan, "many_branches.svg")
 
 values = (data.data - data.data.mean(0)) / data.data.std(0)

@@ -1,6 +1,6 @@
-"""A residual network cut in two: the planner finds where, and pins can say otherwise.
+"""A residual network cut in two: the planner chooses where; pins can override it.
 
-The model is built as anybody would and knows nothing of devices. Data: handwritten
+The model is ordinary Keras code without devices. Data: handwritten
 digits (scikit-learn's).
 """
 

@@ -1,7 +1,7 @@
-"""Train on three GPUs, save, and go on with one: the same numbers, fewer devices.
+"""Train on three GPUs, save, and continue on one with the same numbers.
 
-What is saved is a plain Keras file. Planned anew for the machine that is left, the
-model goes on where it stopped, Adam's memory included. Data: diabetes (scikit-learn's).
+What is saved is a plain Keras file. The model is planned again for the smaller machine,
+and training continues with the state of Adam. Data: diabetes (scikit-learn's).
 """
 
 import keras
@@ -20,12 +20,12 @@ groups = [group.astype("float32") * 20 for group in groups]
 progress = ((progress - progress.mean()) / progress.std())[:, None].astype("float32")
 
 net = sn.Net("resume_on_fewer")
-towers = []
+branches = []
 for gpu, (name, group) in enumerate(zip(("person", "body", "blood"), groups)):
     seen = net.input(f"{name}_values", group.shape[1:])
     dense = layers.Dense(16, activation="relu")
-    towers.append(net.branch(name, seen, dense, on=f"gpu:{gpu}"))
-joined = net.merge("joined", towers, layers.Concatenate())
+    branches.append(net.branch(name, seen, dense, on=f"gpu:{gpu}"))
+joined = net.merge("joined", branches, layers.Concatenate())
 net.output(net.branch("progress", joined, layers.Dense(1), on="cpu"))
 
 

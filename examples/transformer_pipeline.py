@@ -1,8 +1,8 @@
-"""A transformer in a pipeline: a block on each GPU, batches in pieces.
+"""A transformer in a pipeline: a block on each GPU, and micro-batches.
 
 It learns to write Python's manual letter by letter (`pydoc_data.topics`, which ships
-with Python). While the second GPU works on one piece of the batch, the first is at the
-next; the chart shows the bubble that is left.
+with Python). While the second GPU computes one micro-batch, the first computes the
+next. The chart shows the remaining bubble.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from keras import layers
 
 import splitnet as sn
 
-LENGTH, WIDTH, BLOCKS, PIECES = 48, 48, 2, 4
+LENGTH, WIDTH, BLOCKS, MICROBATCHES = 48, 48, 2, 4
 cluster = sn.local_cluster(stand_in_gpus=2)
 
 text = "".join(topics[name] for name in ("class", "try", "import", "function"))
@@ -55,13 +55,13 @@ net.output(net.branch("next_letter", x, head, on="gpu:1"))
 
 plan = sn.plan(net, cluster, batch=64)
 print(sn.table(plan))
-pipelined = sn.simulate(plan, microbatches=PIECES, schedule="1f1b")
+pipelined = sn.simulate(plan, microbatches=MICROBATCHES, schedule="1f1b")
 print(sn.chart(pipelined))
 sn.draw(plan, "transformer_pipeline.svg")
 sn.draw(pipelined, "transformer_pipeline_timeline.svg")
 
 keras.utils.set_random_seed(0)
-model = sn.emit(net, plan, microbatches=PIECES, schedule="1f1b")
+model = sn.emit(net, plan, microbatches=MICROBATCHES, schedule="1f1b")
 model.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy")
 history = model.fit(read, following, batch_size=64, epochs=1, verbose=2)
 guessing = np.log(len(letters))

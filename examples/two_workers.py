@@ -1,7 +1,7 @@
-"""One model over two processes: each worker has TensorFlow's own server and a tower.
+"""One model over two processes: each has TensorFlow's own server and a branch.
 
-The workers are on this machine, in a network that only it can reach; on others, only
-the cluster's file differs. Data: tumours (scikit-learn's breast cancer set).
+The workers are on this machine, in a network that only it can reach. On other machines
+only the cluster file differs. Data: tumours (scikit-learn's breast cancer set).
 """
 
 import splitnet as sn
@@ -11,15 +11,15 @@ def declare(worker: str) -> sn.Net:
     """Means on the first worker, errors and extremes on the second, merge here."""
     from keras import layers
 
-    def tower(width: int) -> list[layers.Layer]:
+    def encoder(width: int) -> list[layers.Layer]:
         return [layers.Dense(width, activation="relu"), layers.Dense(16)]
 
     net = sn.Net("two_workers")
     means = net.input("means", (10,))
     others = net.input("others", (20,))
     sides = [
-        net.branch("left", means, tower(64), on=worker.format(0)),
-        net.branch("right", others, tower(64), on=worker.format(1)),
+        net.branch("left", means, encoder(64), on=worker.format(0)),
+        net.branch("right", others, encoder(64), on=worker.format(1)),
     ]
     joined = net.merge("joined", sides, layers.Concatenate(), on="cpu:0")
     head = layers.Dense(1, activation="sigmoid")

@@ -1,7 +1,7 @@
-"""Two towers on two GPUs and a merge on the CPU tell which digit it is.
+"""Two encoders on two GPUs and a merge on the CPU classify digits.
 
-Each tower sees one half of a handwritten digit (scikit-learn's, 8 x 8 pixels), and only
-together they can tell. Runs on two GPUs, or on two CPU devices that stand in for them.
+Each encoder reads one half of a handwritten digit (scikit-learn's, 8 x 8 pixels). Runs
+on two GPUs, or on two CPU devices that stand in for them.
 """
 
 import keras
@@ -11,8 +11,8 @@ from sklearn.datasets import load_digits
 import splitnet as sn
 
 
-def tower() -> list[layers.Layer]:
-    """Layers of their own for each tower."""
+def encoder() -> list[layers.Layer]:
+    """New layers for each call: the two encoders share none."""
     return [
         layers.Conv2D(32, 3, padding="same", activation="relu"),
         layers.Flatten(),
@@ -21,12 +21,12 @@ def tower() -> list[layers.Layer]:
 
 
 def declare() -> sn.Net:
-    """The net: `splitnet plan two_towers.py:declare --stand-ins 2` plans it too."""
-    net = sn.Net("two_towers")
+    """The net: `splitnet plan two_halves.py:declare --stand-ins 2` plans it too."""
+    net = sn.Net("two_halves")
     left_half = net.input("left_half", (8, 4, 1))
     right_half = net.input("right_half", (8, 4, 1))
-    left = net.branch("left", left_half, tower(), on="gpu:0")
-    right = net.branch("right", right_half, tower(), on="gpu:1")
+    left = net.branch("left", left_half, encoder(), on="gpu:0")
+    right = net.branch("right", right_half, encoder(), on="gpu:1")
     both = net.merge("both", [left, right], layers.Concatenate())
     digit = net.branch("digit", both, layers.Dense(10, activation="softmax"), on="cpu")
     net.output(digit)
@@ -39,7 +39,7 @@ def main() -> None:
     net = declare()
     plan = sn.plan(net, cluster, batch=128)
     print(sn.table(plan))
-    sn.draw(plan, "two_towers.svg")
+    sn.draw(plan, "two_halves.svg")
 
     images, digits = load_digits(return_X_y=True)
     images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
