@@ -22,40 +22,33 @@ FRAMEWORKS = ("tensorflow", "keras")
 ABOVE_FRAMEWORKS = ("tf", "api", "callbacks", "demo", "cli")
 
 
-def modules_in(package):
-    found = {}
-    for path in sorted(package.rglob("*.py")):
-        name = ".".join(path.relative_to(package.parent).with_suffix("").parts)
-        found[name.removesuffix(".__init__")] = path
-    return found
-
-
-MODULES = modules_in(PACKAGE)
+FILES = sorted(PACKAGE.rglob("*.py"))
+NAMES = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES)
+MODULES = {name.removesuffix(".__init__"): path for name, path in zip(NAMES, FILES)}
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
 
 
-def imports_of(path, known):
+def imports_of(name):
     """What a module imports, at its top, in functions and for type checking alike."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(TREES[name]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path} has a relative import"
+            assert not node.level, f"{name} has a relative import"
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (one for one in inner if one in known)
+            yield from (one for one in inner if one in MODULES)
             yield node.module
 
 
-def graph_of(package):
-    """Modules of a package and what they import of it; its `__init__` is left out.
+def import_graph():
+    """Modules and what they import of one another; the root's `__init__` is left out.
 
     `from package.folder import module` imports the folder's `__init__` as well.
     """
-    known = modules_in(package)
     graph = nx.DiGraph()
-    graph.add_nodes_from(name for name in known if name != package.name)
+    graph.add_nodes_from(name for name in MODULES if name != "splitnet")
     for name in list(graph):
-        for target in imports_of(known[name], known):
+        for target in imports_of(name):
             if target in graph and target != name:
                 graph.add_edge(name, target)
     return graph
@@ -85,7 +78,7 @@ def test_imports_point_down_and_have_no_circle():
     Lazy imports and those for type checking count as well. In tf, parallelism depends
     on placement and reading, reading on neither.
     """
-    graph = graph_of(PACKAGE)
+    graph = import_graph()
     packages = nx.DiGraph(
         (one.split(".")[2], other.split(".")[2])
         for one, other in graph.edges
@@ -101,7 +94,7 @@ def test_imports_point_down_and_have_no_circle():
 
 def test_one_import_turned_round_is_found():
     """Imports in functions are seen as well."""
-    graph = graph_of(PACKAGE)
+    graph = import_graph()
     lazy = (f"splitnet.planner.engine.{name}" for name in ("solve", "tasks"))
     assert graph.has_edge(*lazy)
     graph.add_edge("splitnet.core.plan", "splitnet.view.render")
@@ -114,9 +107,9 @@ def test_one_import_turned_round_is_found():
 def test_only_the_edge_names_a_framework():
     strays = [
         f"{name} imports {target}"
-        for name, path in MODULES.items()
+        for name in MODULES
         if name != "splitnet" and name.split(".")[1] not in ABOVE_FRAMEWORKS
-        for target in imports_of(path, MODULES)
+        for target in imports_of(name)
         if target.split(".")[0] in FRAMEWORKS
     ]
 

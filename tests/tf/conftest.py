@@ -44,18 +44,3 @@ def cluster(request):
         sn.configure(logical_gpus=3, memory_limit="1.5 GiB")
         return sn.local_cluster()
     return sn.local_cluster(stand_in_gpus=3)
-
-
-@pytest.fixture(scope="module")
-def dense(cluster):
-    """A small placed model, compiled, for tests that leave it as it is."""
-    from keras import layers
-
-    from tests.tf.check import emitted, numbers
-    from tests.tf.zoo import two_branches
-
-    left = layers.Dense(4, name="l")
-    made = emitted(two_branches(left, layers.Dense(4, name="r")).source, cluster)
-    made.compile("adam", "mse", metrics=["mae"])
-    made.train_on_batch(numbers(6), numbers(2))
-    return made

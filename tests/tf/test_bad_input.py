@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import emitted
+from tests.tf.check import emitted, stack
 
 
 class Broken(layers.Layer):
@@ -93,8 +93,8 @@ def test_faults_of_bodies_come_all_at_once():
 
 def test_another_batch_than_the_models_own_is_told():
     """A model of a fixed batch size is planned for that one alone; none larger fits."""
-    x, cluster = keras.Input(batch_shape=(8, 6)), sn.Cluster.of("2*gpu", "cpu")
-    model = keras.Model(x, layers.Dense(2)(x))
+    cluster = sn.Cluster.of("2*gpu", "cpu")
+    model = stack(layers.Dense(2), batch_shape=(8, 6))
 
     assert sn.plan(model, cluster, batch=8, effort=1).batch == 8
     with pytest.raises(sn.DeclarationError, match=r"fixed batch size of 8.*batch=8"):
@@ -274,9 +274,7 @@ def test_a_source_without_calls_is_told(source, words):
 
 
 def test_a_failed_emission_leaves_the_model_as_it_was(cluster):
-    x = keras.Input((6,))
-    source = keras.Model(x, layers.Dense(2, name="d")(layers.Dense(4, name="h")(x)))
-    other = keras.Model(x, layers.Dense(2, name="d")(layers.Dense(5, name="h")(x)))
+    source, other = (around(layers.Dense(n, name="h")) for n in (4, 5))
     plan = sn.plan(other, cluster, time_limit=0.1)
     before = fingerprint(source)
     with pytest.raises(sn.DeclarationError, match="in the plan only: 'h'"):

@@ -12,6 +12,7 @@ import splitnet as sn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import BATCH, assert_near, emitted, numbers, stack
+from tests.tf.zoo import two_branches
 from tests.tf.zoo.models import Loops
 
 
@@ -53,12 +54,9 @@ def test_emit_names_outputs_for_branches_or_as_told(cluster):
 
 def test_emit_spares_cudnn_on_the_cpu(cluster):
     """Keras picks cuDNN where any GPU is; a recurrent branch on the CPU must not."""
-    net = sn.Net("rnn")
-    x = net.input("x", (4, 3))
-    a = net.branch("a", x, layers.Bidirectional(layers.LSTM(2), name="home"), on="cpu")
-    b = net.branch("b", x, layers.GRU(4, name="away"), on="gpu:0")
-    net.output(net.merge("m", [a, b], layers.Add()))
-    model = emitted(net, cluster)
+    home = layers.Bidirectional(layers.LSTM(2), name="home")
+    net = two_branches(home, layers.GRU(4, name="away"), shape=(4, 3)).source
+    model = emitted(net, cluster, pins={"left": "cpu"})
 
     assert model.get_layer("home").forward_layer.use_cudnn is False
     assert model.get_layer("home").backward_layer.use_cudnn is False
@@ -110,22 +108,19 @@ def test_shares_of_gpus_are_compiled_where_keras_would_compile(cluster, monkeypa
     monkeypatch.setattr(keras_api, "compiles_by_itself", lambda model: True)
     gpus = [replace(device, stand_in=False) for device in cluster.of_kind("gpu")]
     real = sn.Cluster((*gpus, *cluster.of_kind("cpu")))
-    net = sn.Net("kinds")
-    x = net.input("x", (5, 3))
-    wide = net.branch("wide", x, [layers.Dense(4), layers.Flatten()], on="gpu:0")
-    read = net.branch("read", x, layers.LSTM(4), on="gpu:1")
-    joined = net.merge("joined", [wide, read], layers.Concatenate(), on="cpu")
-    net.output(net.branch("head", joined, layers.Dense(1), on="cpu"))
-    plan = sn.plan(net, real, batch=BATCH, time_limit=0.1)
+    wide = [layers.Dense(4), layers.Flatten()]
+    net = two_branches(wide, layers.LSTM(20), shape=(5, 3)).source
+    how = {"batch": BATCH, "pins": {"head": "cpu"}, "time_limit": 0.1}
+    plan = sn.plan(net, real, **how)
 
-    def how(**options):
+    def run(**options):
         made = placed_of(sn.emit(net, plan, **options))
         return {runner.device[-5:]: runner.how for runner in made.runners}
 
-    assert how() == {"CPU:1": "xla", "CPU:2": "", "CPU:0": ""}
-    assert set(how(xla=False).values()) == {""}
-    assert set(how(recompute=True).values()) == {"recompute"}
-    stand_ins = sn.plan(net, cluster, batch=BATCH, time_limit=0.1)
+    assert run() == {"CPU:1": "xla", "CPU:2": "", "CPU:0": ""}
+    assert set(run(xla=False).values()) == {""}
+    assert set(run(recompute=True).values()) == {"recompute"}
+    stand_ins = sn.plan(net, cluster, **how)
     assert {r.how for r in placed_of(sn.emit(net, stand_ins)).runners} == {""}
 
 

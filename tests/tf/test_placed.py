@@ -20,6 +20,15 @@ def placed_pair(cluster):
     return emitted(branches.source, cluster)
 
 
+@pytest.fixture(scope="module")
+def dense(cluster):
+    """Compiled, for tests that leave it as it is."""
+    made = placed_pair(cluster)
+    made.compile("adam", "mse", metrics=["mae"])
+    made.train_on_batch(numbers(6), numbers(2))
+    return made
+
+
 def test_placed_model_trains_in_a_loop_of_ones_own(cluster):
     """Slots lie beside weights; around a plain model placement_scope does nothing."""
     placed = placed_pair(cluster)

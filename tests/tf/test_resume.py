@@ -8,6 +8,7 @@ from keras import layers
 
 import splitnet as sn
 from tests.tf.check import emitted, numbers
+from tests.tf.zoo import two_branches
 
 
 class Interrupt(keras.callbacks.Callback):
@@ -30,16 +31,11 @@ class Interrupt(keras.callbacks.Callback):
 
 def trained(cluster, *callbacks):
     keras.utils.set_random_seed(5)
-    net = sn.Net("drops")
-    x = net.input("x", (8,))
-    sides = [
-        net.branch(name, x, [layers.Dense(8), layers.Dropout(0.5)], on=device)
-        for name, device in (("left", "gpu:0"), ("right", "gpu:1"))
-    ]
-    net.output(net.merge("sum", sides, layers.Add()))
+    sides = ([layers.Dense(8), layers.Dropout(0.5)] for _ in range(2))
+    net = two_branches(*sides).source
     options = {"batch_size": 16, "epochs": 4, "shuffle": False, "verbose": 0}
     done = emitted(net, cluster, compiled=("adam", "mse"), batch=16).fit(
-        numbers(8, count=48), numbers(8, count=48), callbacks=[*callbacks], **options
+        numbers(6, count=48), numbers(2, count=48), callbacks=[*callbacks], **options
     )
     return done.history["loss"]
 

@@ -5,26 +5,19 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from tests.tf.check import emitted, numbers
+from tests.tf.zoo import two_branches
 
 
 @pytest.fixture(scope="module")
 def model(cluster):
     """Two branches that share a layer, and a head; in micro-batches."""
-    net = sn.Net("profiled")
-    one, two = net.input("one", (8,)), net.input("two", (8,))
     shared = layers.Dense(4)
-    left = net.branch("left", one, shared, on="gpu:0")
-    right = net.branch("right", two, shared, on="gpu:1")
-    joined = net.merge("joined", [left, right], layers.Concatenate())
-    net.output(net.branch("head", joined, layers.Dense(2), on="gpu:1"))
-    made = sn.emit(net, sn.plan(net, cluster, batch=16, time_limit=0.1), microbatches=4)
-    made.compile("adam", "mse")
-    return made
+    net = two_branches(shared, shared).source
+    return emitted(net, cluster, {"microbatches": 4}, ("adam", "mse"), batch=16)
 
 
-def batch():
-    x = np.ones((16, 8), "float32")
-    return [x, x], np.ones((16, 2), "float32")
+DATA = numbers(6, count=16), numbers(2, count=16)
 
 
 def test_profile_step_tells_when_each_part_ran(model):
@@ -32,10 +25,10 @@ def test_profile_step_tells_when_each_part_ran(model):
     before = [np.copy(weight) for weight in model.get_weights()]
     plan = sn.plan_of(model)
 
-    timeline = sn.profile_step(model, batch())
+    timeline = sn.profile_step(model, DATA)
 
     assert timeline.devices == ("gpu:0", "gpu:1", "gpu:2", "cpu:0")
-    assert {task.part for task in timeline.tasks} >= {"left", "right", "joined", "head"}
+    assert {task.part for task in timeline.tasks} >= {"left", "right", "both", "head"}
     assert all(plan.device_of[task.part] == task.device for task in timeline.tasks)
     assert min(task.start for task in timeline.tasks) == 0
     left = [task for task in timeline.tasks if task.part == "left"]
@@ -54,9 +47,9 @@ def test_profile_step_tells_when_each_part_ran(model):
 
 def test_profile_step_refuses_what_cannot_be_measured(model):
     with pytest.raises(sn.PlanFileError, match="has no plan"):
-        sn.profile_step(sn.unplace(model), batch())
+        sn.profile_step(sn.unplace(model), DATA)
     with pytest.raises(sn.AuditError, match="compile it, and give a batch with tar"):
-        sn.profile_step(model, batch()[:1])
+        sn.profile_step(model, DATA[:1])
 
 
 def test_a_gpus_kernels_count_and_not_their_launches():
