@@ -29,16 +29,14 @@ def events(file):
 
 
 def fullest(done):
-    """The most bytes asked for at once, beside those before, and the tensors held."""
+    """The most bytes asked for at once, beside those before."""
     live = {}
     now = most = 0
-    held = []
     for _, out, known in done:
         if out:
-            live[known["addr"]] = known
-            now += int(known["requested_bytes"])
-            if now > most:
-                most, held = now, list(live.values())
-        elif known["addr"] in live:
-            now -= int(live.pop(known["addr"])["requested_bytes"])
-    return most, held
+            live[known["addr"]] = size = int(known["requested_bytes"])
+            now += size
+            most = max(most, now)
+        else:
+            now -= live.pop(known["addr"], 0)
+    return most

@@ -44,7 +44,7 @@ def peak(model, batch):
     model.train_on_batch(x, y)
     profiler.stop()
     [file] = Path("profile").rglob("*.xplane.pb")
-    most, _ = fullest(events(file))
+    most = fullest(events(file))
     file.unlink()
     return most
 
