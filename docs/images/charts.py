@@ -71,6 +71,7 @@ def chart(title: str, unit: str, mark: float, bars: dict[str, float]) -> str:
     scale = (WIDTH - LEFT - 80) / max(bars.values())
     height = 48 + ROW * len(bars)
     rows = [f'<text x="8" y="24" font-weight="bold">{escape(title)}</text>']
+    right = f'x="{WIDTH - 8}" text-anchor="end"'  # clear of the dashed line
     for place, (name, value) in enumerate(bars.items()):
         top, end = 40 + ROW * place, LEFT + value * scale
         left = f'x="{LEFT - 8}" y="{top + 16}" text-anchor="end"'
@@ -78,7 +79,7 @@ def chart(title: str, unit: str, mark: float, bars: dict[str, float]) -> str:
         rows += [
             f"<text {left}>{escape(name)}</text>",
             f'<rect class="bar" {box}/>',
-            f'<text x="{end + 6:.1f}" y="{top + 16}">{value:g}{unit}</text>',
+            f'<text {right} y="{top + 16}">{value:g}{unit}</text>',
         ]
     if mark:
         x = LEFT + mark * scale

@@ -25,7 +25,7 @@ SCHEDULES = ("gpipe", "1f1b")
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How parts run: a batch in pieces, by a schedule, recomputing on some devices."""
+    """How parts run: micro-batches, their schedule, and devices that recompute."""
 
     microbatches: Positive = 1
     schedule: Annotated[str, SCHEDULES] = SCHEDULES[0]
