@@ -54,7 +54,7 @@ class SeenCopy:
     `kind` is "input", "activation", "gradient", "weights", "weights gradient",
     "update", "mask", "logits" (of probabilities that are sent too), "target" (labels or
     sample weights, sent to a loss), "state" (seeds and moving averages, sent back by a
-    call on another device) or "other".
+    call on another device, and constants) or "other".
     """
 
     name: str

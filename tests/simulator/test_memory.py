@@ -162,30 +162,28 @@ def test_parts_of_one_function_hold_what_they_saved_to_its_end(devices, held):
 
 
 @pytest.mark.parametrize(
-    ("lookups", "edges", "optimizer", "count", "made"),
+    ("lookups", "read", "optimizer", "count", "made"),
     [
-        ((), "x-a", "sgd", 1, 1000),
-        (("t",), "x-a a-b", "sgd", 1, 40 + 8),
-        (("t",), "x-a", "sgd", 1, 2 * (40 + 8)),
-        (("t",), "x-a a-b", "lion", 1, 2 * (40 + 8) + 2 * 1000),
-        (("t",), "x-a", "sgd", 4, 2 * 4 * (10 + 2)),
+        ((), False, "sgd", 1, 1000),
+        (("t",), True, "sgd", 1, 40 + 8),
+        (("t",), False, "sgd", 1, 2 * (40 + 8)),
+        (("t",), True, "lion", 1, 2 * (40 + 8) + 2 * 1000),
+        (("t",), False, "sgd", 4, 2 * 4 * (10 + 2)),
     ],
 )
 def test_the_gradient_of_an_embedding_is_the_rows_that_are_read(
-    lookups, edges, optimizer, count, made
+    lookups, read, optimizer, count, made
 ):
     """Rows of 40 bytes, found by numbers of 8 bytes, instead of a table of 1,000.
 
-    A function that reads them makes their gradient; a lookup without one returns what
-    it is given, of which the update makes a copy. A slot needs a copy as well, its
-    values and a temporary. Micro-batches have rows of their own until they are put
-    together.
+    A lookup that none reads in its function returns what it is given, which an update
+    copies; so does one with slots. Micro-batches have rows until they are put together.
     """
-    calls = [dense("x", weights=(), out=8), dense("b", weights=())]
-    calls.insert(1, dense("a", weights=("t",), lookups=lookups, out=40))
-    one = graph(calls[: 1 + edges.count("-")], edges, weight_bytes=1000)
-    devices = "0" * len(one.calls)
-    found = outcome(one, box(1), devices, Execution(count), optimizer=optimizer)
+    table = dense("a", weights=("t",), lookups=lookups, out=40)
+    calls = [dense("x", weights=(), out=8), table, *[dense("b", weights=())] * read]
+    one = graph(calls, "x-a a-b"[: 3 + 4 * read], weight_bytes=1000)
+    how = Execution(count)
+    found = outcome(one, box(1), "000"[: 2 + read], how, optimizer=optimizer)
     *_, (_, updating), _ = found.timeline.memory["gpu:0"]
 
     assert updating == 1000 + made

@@ -318,7 +318,7 @@ def _kind(
         own = key_in(node.plain) or names.of_optimizer(node.plain)
         return node.op == "AssignVariableOp" and not own
 
-    if _ARGUMENT.match(name) or made_by in _GIVEN:
+    if _ARGUMENT.match(name) or made_by in _GIVEN and not name.startswith("unknown"):
         marked = not readers or leads_to(lambda one: one.in_part, _PASSING)
         return "input" if marked else "target"
     if name.startswith(("compile_loss/", "gradient_tape/compile_loss/")):

@@ -138,9 +138,13 @@ def test_gradients_of_a_shared_table_are_the_rows_looked_up(cluster):
 
 @pytest.mark.parametrize("rate", RATES)
 def test_what_a_step_does_around_its_parts(rate, cluster):
-    """A table decays where it is; a rate is no transfer; a metric reads no logits."""
-    net = sn.Net("around")
-    body = [layers.Embedding(20, 6), layers.Flatten(), layers.Dense(40, "softmax")]
+    """A table decays where it is; rates and constants are allowed; no logits cross."""
+    net, places = sn.Net("around"), keras.ops.ones((150,))
+    table, last = layers.Embedding(20, 30), layers.Dense(40, "softmax")
+
+    def body(words):
+        return last(layers.Flatten()(table(words)) + places)
+
     words = net.input("words", (5,), "int32")
     net.output(net.towers("all", words, body, on=TWO, weights_on="gpu:2"))
     compiled = keras.optimizers.AdamW(rate), "sparse_categorical_crossentropy"
