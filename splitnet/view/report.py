@@ -149,7 +149,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     look = {name: diagram.look_of(known[name]) for name in order}
     place = {name: (known[name].device, known[name].kind == "input") for name in order}
     shown = {b.members for b in diagram.fold(order, place, look, most=_MOST_OPEN)}
-    trees = grouped(order, place.__getitem__).values()
+    trees = grouped((n for n in order if known[n].layers), place.__getitem__).values()
     at = {c.name: n for its in graph.calls_of.values() for n, c in enumerate(its)}
 
     def layer(call: str) -> tuple[int, int]:

@@ -129,8 +129,7 @@ class _Chart:
         words += f"; critical path: {path_text(path)}" if path else ""
         self.say(16, 8, Line(words, 11, bold=True))
         self.y += 38
-        top, behind = self.y - 16, len(self.dot.body)
-        self.lanes = {}
+        top, behind, self.lanes = self.y - 16, len(self.dot.body), {}
         for devices in equivalent_devices(timeline):
             self._device(timeline, devices)
         self._links(timeline, path)
@@ -214,6 +213,7 @@ class _Chart:
 
         Copies that overlap have rows of their own in it.
         """
+        far = len({*self.lanes.values()}) > 16  # the path would cover what is between
         links = grouped(timeline.copies, _lane_of)
         first = {_lane_of(span.event) for span in path}
         busy = {ends: sum(c.stop - c.start for c in its) for ends, its in links.items()}
@@ -235,7 +235,7 @@ class _Chart:
                     self.mark(place, *_look(self.colors[source], phase), _said(group))
             total = format_bytes(sum(copy.bytes for copy in copies))
             self.say(_LEFT + _WIDE + 6, 7, Line(total, 8, QUIET))
-            self.lanes[ends] = self.y + _LINK_LANE / 2
+            self.lanes |= {} if far else {ends: self.y + _LINK_LANE / 2}
             self.y += _LINK_LANE + _GAP / 2
         if more := shown[_MOST_LINKS:]:
             words = f"and {counted(len(more), 'more link')}, less used"

@@ -177,7 +177,6 @@ def test_dot_of_frames_hosts_when_there_are_several():
     text = dot_of(plan)
     assert text.count('subgraph "cluster_host-') == 2
     assert text.index(">worker:0<") < text.index(">worker:1<")
-    # The chart of the step has the same order.
     assert equivalent_devices(plan.timeline) == [[names[n]] for n in (0, 2, 1)]
 
 

@@ -153,6 +153,9 @@ def test_the_critical_path_goes_through_bars_and_copies():
     assert bar.y < path[-1].y < bar.bottom
     words = "critical path: gpu:1 2.00 s, gpu:0 1.00 s, copies 1.00 s"
     assert f"one step, 4.00 s; {words}" in shown.texts
+    others = (task("d", 0, 1 / n, n) for n in range(2, 17))
+    many = step(*tasks, *others, copies=(copy_of(1.0, 2.0),), devices=17)
+    assert len(many.tipped("critical path")) == 2  # not to the link, far below
 
 
 def test_gaps_say_what_a_device_waits_for():

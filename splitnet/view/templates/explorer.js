@@ -353,6 +353,7 @@ const light = (its) => {
   };
   const reveal = (part) => {
     const own = nodes.find((other) => other.whole && other.parts[0] === part);
+    if (!own) return;
     for (let one = own.parent; one; one = one.parent) one.open = true;
     draw(); choose(own); centre(own);
   };

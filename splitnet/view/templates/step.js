@@ -109,7 +109,7 @@
     let path = "", last = null, begun = null;
     const spent = new Map();
     for (const [event, from, to] of data.planned.path) {
-      const own = event && middle.get(lane(event));
+      const own = event && (event.device || used.length <= 16) && middle.get(lane(event));
       begun ??= from;
       if (own) spent.set(own, (spent.get(own) || 0) + to - from);
       if (x(to) - x(begun) < 1.5 || !spent.size) continue;
