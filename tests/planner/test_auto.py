@@ -44,9 +44,10 @@ def kind(plan):
         (two_towers(flops=1e12), BOX, "placement"),
         (chain(4, flops=2e10), TIGHT, "pipeline"),
         (LARGE, SMALL, "pipeline"),
+        (random_dag(1, 12), BOX, "pipeline"),
         (two_towers(), sn.Cluster.of("cpu"), "one device"),
     ],
-    ids=["tiny", "heavy", "wide", "short", "pinned", "tight", "large", "one cpu"],
+    ids=["tiny", "heavy", "wide", "short", "pinned", "tight", "large", "dag", "cpu"],
 )
 def test_auto_chooses_what_suits_the_model(graph, cluster, wanted):
     """The simplest of those that are at most two per cent slower than the fastest."""

@@ -1,7 +1,7 @@
 """Choose a strategy: search placements, try each in several ways, take the simplest."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -23,9 +23,8 @@ from splitnet.simulator.units import scaled_graph
 
 _FREE: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
 """Options that fix nothing of a strategy."""
-_STAGES_SHARE = 0.2  # of the time limit, added to it, twice: for equal work of devices
+_SHORT = 0.2  # of the time limit, added to it for each search of micro-batches
 _TRIAL_SECONDS = 20.0  # or the time limit: how long others are tried once one fits
-_PIECES = 8  # where no worker has room for the batch, a share of it is placed as well
 
 
 def plan_strategy(
@@ -189,39 +188,35 @@ class Choice(Trial):
         known = space.obstacles_of(graph) | dict(obstacles)
         super().__init__(evaluator, evaluator.resolve(options.missing), known, options)
         self.refused: NothingFitsError | None = None
-        more = self._searched(graph) if searched else []
+        more = [*self._searched(graph)] if searched else []
         self.until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
         self.run(more)
         if searched:
             self.climb()
 
-    def _searched(self, graph: Graph) -> list[Placed]:
-        """The placements with the shortest step, and with the least maximum load."""
+    def _searched(self, graph: Graph) -> Iterator[Placed]:
+        """Placements with the shortest step, also of a share, and the least load."""
         evaluator, workers, known = self.evaluator, self.workers, list[Found]()
         try:
             self._single = _fitting(graph, evaluator.cluster, self._plain)
             known.append(self._single)
         except NothingFitsError as fault:
             self._single, self.refused = fault.args[0], fault
-        tries: list[tuple[Graph, PlanOptions]] = []
         alone = [there for name, there in evaluator.single_devices() if name in workers]
-        if self.may_pipeline and not any(evaluator.evaluate(at).fits for at in alone):
-            share = scaled_graph(graph, max(1, graph.batch // _PIECES))
-            tries.append((share, self._plain))
-        seconds = _STAGES_SHARE * self._plain.time_limit
-        for way in ("pipeline", "free") if self.may_pipeline else ():
-            even = replace(self._plain, objective="throughput", time_limit=seconds)
-            tries.append((graph, replace(even, contiguity=way)))
-        for one, options in tries:
+        short = replace(self._plain, time_limit=_SHORT * self._plain.time_limit)
+        even = replace(short, objective="throughput")
+        fits = any(evaluator.evaluate(at).fits for at in alone)
+        tries = [(4, short), (8, short if fits else self._plain)]
+        tries += [(1, replace(even, contiguity=way)) for way in ("pipeline", "free")]
+        for pieces, options in tries if self.may_pipeline else ():
+            share = scaled_graph(graph, max(1, graph.batch // pieces))
             with suppress(NothingFitsError):
-                known.append(search(one, evaluator.cluster, options))
-        placed = []
+                known.append(search(share, evaluator.cluster, options))
         for found in known:
             # Functions of a share of the batch may have other names than of the whole.
             calls = zip(evaluator.graph.calls, found.evaluator.graph.calls)
             where = {call.part: found.device_of[other.part] for call, other in calls}
-            placed.append(evaluator.as_run({**found.device_of, **where}))
-        return placed
+            yield evaluator.as_run({**found.device_of, **where})
 
     def plan(self, one: Candidate, comparison: StrategyComparison) -> Plan:
         """The plan of a strategy that was tried."""

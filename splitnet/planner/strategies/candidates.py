@@ -28,8 +28,8 @@ _COUNTS = (1, 2, 4, 8, 16, 32)  # of micro-batches
 _FIRST_COUNT = 8  # of stages; then more, or fewer, as long as that is better
 _AS_GOOD = 0.02  # of the step: so much slower a simpler strategy may be
 # How much slower than the fastest one a strategy may be that is improved, what a move
-# must gain, and how many parts of micro-batches are simulated for that.
-_MAY_WIN, _LEAST_GAIN, _MOST_PLAYS = 1.25, 1e-3, 20_000
+# must gain, how many parts of micro-batches are simulated for that, of how many.
+_MAY_WIN, _LEAST_GAIN, _MOST_PLAYS, _CLIMBS = 1.25, 1e-3, 20_000, 2
 _HOST_SECONDS = 1e-3  # between two steps of Keras' fit: shorter ones do not differ
 # Kinds of strategies, the simplest first.
 _KINDS = ("one device", "plan", "placement", "split", "towers", "pipeline")
@@ -238,36 +238,38 @@ class Trial:
                     break
 
     def climb(self) -> None:
-        """Move parts of the fastest strategy to other devices as long as that gains.
+        """Move parts of the fastest strategies to other devices as long as that gains.
 
         Hill climbing, for micro-batches and recomputation: searches place what runs at
         once. What runs as one function is moved as a whole.
         """
         fitting = sorted((c for c in self.found if c.fits), key=lambda c: c.seconds)
         whole = (c for c in fitting if c.towers == 1 and c.execution != Execution())
-        best = next(whole, None)
-        if best is None or best.seconds > _MAY_WIN * fitting[0].seconds:
-            return
-        graph, runs = self.evaluator.graph, best.evaluator.graph
+        near = [c for c in whole if c.seconds <= _MAY_WIN * fitting[0].seconds]
+        starts: dict[object, Candidate] = {}
+        for one in near:
+            starts.setdefault((one.evaluator.graph.parts, *one.device_of.values()), one)
+        graph, plays = self.evaluator.graph, 0
         devices = [device.name for device in self.evaluator.cluster.free_devices]
-        moves, plays, idle = [*product(runs.calls_of.values(), devices)], 0, 0
         first = [graph.calls_of[group.parts[0]][0].name for group in self.groups]
-        at = {call.name: best.device_of[call.part] for call in runs.calls}
-        for calls, device in cycle(moves):
-            if idle == len(moves) or plays > _MOST_PLAYS or self._is_late():
-                break
-            there, idle = at | {call.name: device for call in calls}, idle + 1
-            wanted = map(there.__getitem__, first)
-            made = space.placed_apart(self.evaluator, self.groups, wanted)
-            for judge, device_of in made if there != at else ():
-                if judge.busiest(device_of) < best.seconds:
+        for best in [*starts.values()][:_CLIMBS]:
+            runs, idle = best.evaluator.graph, 0
+            moves = [*product(runs.calls_of.values(), devices)]
+            at = {call.name: best.device_of[call.part] for call in runs.calls}
+            for calls, device in cycle(moves):
+                if idle == len(moves) or plays > _MOST_PLAYS or self._is_late():
+                    break
+                there, idle = at | {call.name: device for call in calls}, idle + 1
+                what = self.evaluator, self.groups, map(there.__getitem__, first)
+                made = space.placed_apart(*what, best.seconds)
+                for judge, device_of in made if there != at else ():
                     judge = replace(judge, execution=best.execution)
                     one = Candidate(judge, device_of, self.options.split)
                     plays += len(judge.graph.parts) * best.execution.microbatches
                     if one.fits and one.seconds < (1 - _LEAST_GAIN) * best.seconds:
                         best, at, idle = one, there, 0
-        if best not in fitting:
-            self._run_counts((best.evaluator, best.device_of), self.counts)
+            if best not in near:
+                self._run_counts((best.evaluator, best.device_of), self.counts)
 
     def _table(
         self, known: Iterable[Placed]
@@ -334,7 +336,8 @@ class Trial:
         if options.recompute:
             execution = replace(execution, recompute=tuple(names))
         while True:
-            judge = replace(evaluator, execution=execution)
+            same = execution == evaluator.execution  # its step is kept
+            judge = evaluator if same else replace(evaluator, execution=execution)
             made = Candidate(judge, device_of, options.split)
             self.found.append(made)
             if made.fits or options.recompute is not None or not evaluator.training:

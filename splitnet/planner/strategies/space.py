@@ -11,6 +11,7 @@ towers of a part     x --+-- table 1 --+--+-- the other calls, samples 0-3 --+--
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -107,12 +108,16 @@ def runs_once(graph: Graph, part: str) -> bool:
 
 
 def placed_apart(
-    evaluator: Evaluator, groups: Groups, wanted: Iterable[str]
+    evaluator: Evaluator, groups: Groups, wanted: Iterable[str], below: float = inf
 ) -> Iterator[Placed]:
-    """Groups where they are wanted, or may be; nothing if some must be apart there."""
+    """Groups where they are wanted, or may be; nothing if some must be apart there.
+
+    Nor if a device computes for longer than the step should take, `below`.
+    """
     device_of = placed(groups, wanted)
     where = [device_of[group.parts[0]] for group in groups]
-    if not any(where[i] == at for one, at in zip(groups, where) for i in one.apart):
+    meet = any(where[i] == at for one, at in zip(groups, where) for i in one.apart)
+    if not meet and (below == inf or evaluator.busiest(device_of) < below):
         yield evaluator.as_run(device_of)
 
 

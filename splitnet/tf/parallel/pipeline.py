@@ -112,8 +112,7 @@ def _stages(placed: Placed) -> dict[_Unit, _Waits]:
             stage_of[unit] = stage
             units.add_node(unit)
             for tensor in segment.reads:
-                sources = made_by.get(id(tensor), ())
-                units.add_edges_from((source, unit) for source in sources)
+                units.add_edges_from((one, unit) for one in made_by.get(id(tensor), ()))
             for tensor in segment.gives:
                 made_by.setdefault(id(tensor), []).append(unit)
     found: dict[_Unit, _Waits] = {}
@@ -254,8 +253,7 @@ def check_losses(model: Any, placed: Placed) -> None:
             f"{head} loss {one.name!r} has reduction={one.reduction!r}. Micro-batches "
             f"need a mean over samples, {_MEANS[0]!r}; use it, or microbatches=1."
         )
-    layers = keras_api.sublayers(model)
-    if norms := [one.name for one in layers if _sees_batch(one)]:
+    if norms := [o.name for o in keras_api.sublayers(model) if _sees_batch(o)]:
         warn(
             f"{head} each micro-batch is normalised by itself and moves the averages "
             f"of {', '.join(norms[:6])}, so training is not that of the whole batch; "
@@ -309,6 +307,8 @@ def obstacles_of(source: Any) -> dict[str, str]:
     for tensor in (*model.inputs, *model.outputs):
         if tuple(tensor.shape[:1]) != (None,):
             note(f"the first axis of {tensor.name!r} is no batch of any size")
+        if keras_api.mask_of(tensor) is not None:  # of an output
+            note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
     for site in blueprint.sites:
         if any(map(is_sparse, site.node.input_tensors)):
             note(f"{site.call!r} reads a sparse tensor")
@@ -322,9 +322,6 @@ def obstacles_of(source: Any) -> dict[str, str]:
                 "seed" not in variable.name for variable in keras_api.states_of(layer)
             ):
                 note(f"{layer.name!r} has a state that its calls may change")
-    for tensor in model.outputs:
-        if keras_api.mask_of(tensor) is not None:
-            note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
     if isinstance(source, keras.Model) and _has_own_step(source):
         note("the model has a train_step of its own", "microbatches")
     for loss in _sums(source):
