@@ -71,7 +71,7 @@ def test_data_parallel_trains_and_restores_as_the_model_it_copies(cluster, tmp_p
         return [one.train_on_batch(x, y) for _ in range(2)]
 
     fit(three)
-    assert all((a == b).all() for a, b in zip(before, model.get_weights()))
+    np.testing.assert_equal(model.get_weights(), before)
     fit(model)
     assert_near(three.get_weights(), model.get_weights())
     sn.audit(three, None, (x, y)).check()
@@ -128,8 +128,7 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(cluster, tmp_path):
 
     assert [w.shape for w in loaded.weights] == [w.shape for w in plain.weights]
     assert_near(towers.get_weights(), plain.get_weights(), 1e-12)
-    pairs = zip(loaded.get_weights(), towers.get_weights(), strict=True)
-    assert all((a == b).all() for a, b in pairs)
+    np.testing.assert_equal(loaded.get_weights(), towers.get_weights())
     sn.audit(towers, sn.plan_of(towers), (x, y)).check()
 
 
