@@ -8,25 +8,19 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from tests.tf.check import numbers
+from tests.tf.check import emitted, numbers
+from tests.tf.zoo import two_branches
 
 LONG = "a_layer_whose_name_is_far_too_long_for_any_column_of_a_table"
-DATA = [numbers(8, count=32), numbers(8, count=32, seed=1)], numbers(2, count=32)
+DATA = numbers(6, count=32), numbers(2, count=32)
 
 
 @pytest.fixture(scope="module")
 def model(cluster):
-    net = sn.Net("habits")
-    one, two = net.input("one", (8,)), net.input("two", (8,))
     shared = layers.Dense(4, name=LONG)
-    left = net.branch("left", one, shared, on="gpu:0")
-    right = net.branch("right", two, shared, on="gpu:1")
-    joined = net.merge("joined", [left, right], layers.Concatenate(name="join"))
     nested = keras.Sequential([layers.Dense(2, name="in_it")], name="nested")
-    net.output(net.branch("head", joined, nested, on="gpu:1"))
-    made = sn.emit(net, sn.plan(net, sn.local_cluster(stand_in_gpus=2), batch=16))
-    made.compile("adam", "mse")
-    return made
+    net = two_branches(shared, shared, nested).source
+    return emitted(net, cluster, compiled=("adam", "mse"), batch=16)
 
 
 def device_of(text, layer):
@@ -39,15 +33,15 @@ def test_summary_has_a_device_for_every_layer(model):
     """Inputs, shared layers, long names, what is nested; the table stays straight."""
     text = sn.summary(model, expand_nested=True, show_trainable=True)
 
-    assert device_of(text, "one") == "cpu:0"
+    assert device_of(text, "x") == "cpu:0"
     assert sorted(device_of(text, LONG[:8]).split(", ")) == ["gpu:0", "gpu:1"]
-    assert device_of(text, "join") == "cpu:0"
+    assert device_of(text, "add") == "cpu:0"
     assert device_of(text, "nested") == device_of(text, "in_it") == "gpu:1"
     table = [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│├└")]
     assert len({len(line) for line in table}) == 1
     assert f"Total params: {model.count_params()}" in text
-    some = sn.summary(model, layer_range=("join", "nested"))
-    assert device_of(some, "join") == "cpu:0"
+    some = sn.summary(model, layer_range=("add", "nested"))
+    assert device_of(some, "add") == "cpu:0"
     assert device_of(some, "nested") == "gpu:1"
 
 
@@ -57,7 +51,7 @@ def test_model_summary_shows_devices(model, capsys):
     said = []
     model.summary(print_fn=said.append)
 
-    assert device_of(shown, "join") == "cpu:0"
+    assert device_of(shown, "add") == "cpu:0"
     assert said[0] in shown
     plain = sn.unplace(model)
     assert "Device" not in str(plain.summary(print_fn=str))
@@ -87,12 +81,12 @@ def test_callback_writes_diagram_audit_and_time(model, tmp_path):
 
     written = events(tmp_path)
     assert callback.audit.ok
-    assert len(callback.audit.rows) == 6
+    assert len(callback.audit.rows) == 5
     png = b"\x89PNG"
     pictures = [(s, p, c[:4]) for s, p, c in written["placement"]]
     assert pictures == [(0, "images", png), (1, "images", png)]
     assert [(s, p) for s, p, _ in written["timeline"]] == [(0, "images")]
-    assert b"habits: batch 16" in written["plan"][0][2]
+    assert b"two_branches: batch 16" in written["plan"][0][2]
     assert b"report.html" in written["report"][0][2]
     assert "explorer" in next(tmp_path.rglob("report.html")).read_text("utf-8")
     assert written["audit"][0][:2] == (1, "text")

@@ -8,6 +8,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import assert_near, emitted
+from tests.tf.test_bad_input import Own
 
 pytestmark = pytest.mark.filterwarnings("ignore:(?s).*destroy the mask:UserWarning")
 
@@ -132,15 +133,10 @@ def test_opened_calls_run_as_segments(cluster, plain):
 
 def test_opening_waits_where_inputs_are_changed():
     """A model that casts its input, or has a call of its own, stays one call."""
-
-    class Twice(keras.Model):
-        def call(self, inputs, training=None):
-            return 2 * super().call(inputs, training=training)
-
     whole = keras.Input((4,), dtype="float64", name="whole")
     casts = keras.Model(whole, layers.Dense(2, dtype="float64")(whole), name="casts")
     x = keras.Input((4,), name="x")
-    own = Twice(x, layers.Dense(2)(x), name="own")
+    own = Own(x, layers.Dense(2)(x), name="own")
     top = keras.Input((4,), name="top")
     model = keras.Model(top, [casts(top), own(top)])
 

@@ -28,26 +28,26 @@ def model(build):
     return build
 
 
-def made_up(built, batch=ROWS, *, below=7):
+def made_up(built, batch=ROWS):
     """A model with a batch for it; a third of whole numbers is 0, as padding is."""
     x = keras.tree.map_structure(
-        lambda tensor: _input(tensor, batch, below),
+        lambda tensor: _input(tensor, batch),
         built.inputs[0] if isinstance(built, keras.Sequential) else built.input,
     )
     y = keras.tree.map_structure(
-        lambda tensor: np.asarray(_input(tensor, batch, below), "float32"), built(x)
+        lambda tensor: np.asarray(_input(tensor, batch), "float32"), built(x)
     )
     return Case(built, x, y, sizes=(batch, batch))
 
 
-def _input(tensor, batch, below):
+def _input(tensor, batch):
     shape = (batch, *(6 if extent is None else extent for extent in tensor.shape[1:]))
     kind = keras.backend.standardize_dtype(tensor.dtype)
     draw = np.random.default_rng(len(shape) + sum(shape))
     if kind == "bool":
         return draw.random(shape) < 0.5
     if "int" in kind:
-        whole = draw.integers(1, below, shape)
+        whole = draw.integers(1, 7, shape)
         if len(shape) > 1:
             whole[..., shape[-1] - shape[-1] // 3 :] = 0
         return whole.astype(kind)
