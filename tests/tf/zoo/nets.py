@@ -1,5 +1,7 @@
 """Declared nets over two or three stand-ins and a CPU."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 from keras import layers
@@ -11,7 +13,7 @@ NETS = {}
 case = into(NETS)
 
 
-def two_branches(left, right, head=None, *, shape=(6,), **more):
+def two_branches(left, right, head=None, *, shape=(6,)):
     """One input, two bodies on two devices, a sum on the CPU, a head on the second."""
     net = sn.Net("two_branches")
     x = net.input("x", shape)
@@ -19,7 +21,7 @@ def two_branches(left, right, head=None, *, shape=(6,), **more):
     b = net.branch("right", x, right, on="gpu:1")
     both = net.merge("both", [a, b], layers.Add())
     net.output(net.branch("head", both, head or layers.Dense(2), on="gpu:1"))
-    return Case(net, numbers(*shape), numbers(2, seed=1), **more)
+    return Case(net, numbers(*shape), numbers(2, seed=1))
 
 
 @case
@@ -142,12 +144,8 @@ def losses_inside():
 @case
 def mixed_float16():
     """Cuts in float16, weights in float32; the loss scale falls and rises."""
-    net = sn.Net("mixed")
-    x = net.input("x", (6,))
-    a = net.branch("left", x, layers.Dense(5, activation="relu"), on="gpu:0")
-    b = net.branch("right", x, layers.Dense(5), on="gpu:1")
-    both = net.merge("both", [a, b], layers.Concatenate())
-    net.output(net.branch("head", both, layers.Dense(2, dtype="float32"), on="gpu:0"))
+    sides = layers.Dense(5, activation="relu"), layers.Dense(5)
+    branches = two_branches(*sides, layers.Dense(2, dtype="float32"))
 
     def scaled():
         return keras.optimizers.LossScaleOptimizer(
@@ -156,5 +154,5 @@ def mixed_float16():
 
     # Graphs and eager steps round half precision at other places.
     more = {"run_eagerly": False}
-    y, sizes = numbers(2, seed=1), (5, 5, 5, 5)
-    return Case(net, numbers(6), y, optimizer=scaled, compilation=more, sizes=sizes)
+    sizes = (5, 5, 5, 5)
+    return replace(branches, optimizer=scaled, compilation=more, sizes=sizes)
