@@ -19,13 +19,6 @@ def said(act):
         return type(error).__name__ + ": " + str(error)
     return "nothing"
 
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
 """
 
 
