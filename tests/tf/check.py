@@ -67,6 +67,14 @@ def sgd():
     return keras.optimizers.SGD(2.0**-4, momentum=0.9)
 
 
+def with_plain(placed):
+    """A placed model and its plain copy, which runs eagerly; compiled alike."""
+    plain = sn.unplace(placed)
+    for one in (placed, plain):
+        one.compile(sgd(), "mse", run_eagerly=one is plain)
+    return placed, plain
+
+
 def devices(variables):
     return [v.value.device.rpartition("device:")[2] for v in variables]
 

@@ -11,7 +11,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.audit.observe import watching
 from splitnet.tf.parallel.pipeline import obstacles_of
-from tests.tf.check import numbers, stack, words
+from tests.tf.check import numbers, stack, with_plain, words
 
 pytestmark = pytest.mark.slow
 
@@ -74,11 +74,7 @@ def planned(source, cluster, **fixed):
 
 def assert_trains_as_plain(source, plan, x):
     """Losses and weights of two steps are the plain model's, and all is as planned."""
-    placed = sn.emit(source, plan)
-    plain = sn.unplace(placed)
-    for one in (placed, plain):
-        sgd = keras.optimizers.SGD(0.01, momentum=0.9)
-        one.compile(sgd, "mse", run_eagerly=one is plain)
+    placed, plain = with_plain(sn.emit(source, plan))
     with watching(placed) as audit:
         made = placed.fit(x, Y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
     losses = [plain.train_on_batch(x, Y) for _ in range(2)]

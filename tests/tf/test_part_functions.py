@@ -13,22 +13,13 @@ from splitnet.tf.internals import tf_api
 from splitnet.tf.internals.tf_api import ancestors
 from splitnet.tf.placement.device_function import function_of, key_in
 from splitnet.tf.placement.placed import placed_of
-from tests.tf.check import assert_near, emitted, numbers
+from tests.tf.check import assert_near, emitted, numbers, with_plain
 
 X, Y = numbers(6, count=8), numbers(1, count=8, seed=1)
 
 
-def compile_both(placed):
-    """A placed model and its plain copy, which runs eagerly; compiled alike."""
-    plain = sn.unplace(placed)
-    for one in (placed, plain):
-        sgd = keras.optimizers.SGD(0.05, momentum=0.9)
-        one.compile(sgd, "mse", run_eagerly=one is plain)
-    return placed, plain
-
-
 def pair(model, cluster, **pins):
-    return compile_both(emitted(model, cluster, batch=8, pins=pins))
+    return with_plain(emitted(model, cluster, batch=8, pins=pins))
 
 
 def train(models, x=X):
@@ -174,7 +165,7 @@ def test_weights_of_another_device_are_read_once_a_step(cluster):
     there = net.branch("there", here, dense, on="gpu:1")
     net.output(net.branch("head", there, layers.Dense(1, name="out"), on="gpu:1"))
     way = {"microbatches": 4, "recompute": True}
-    models = compile_both(emitted(net, cluster, way, batch=8))
+    models = with_plain(emitted(net, cluster, way, batch=8))
     train(models)
 
     audit = sn.audit(models[0], None, (X, Y)).check()
