@@ -113,8 +113,8 @@ class StrategyComparison:
         chosen = self[self.chosen or best.kind]
         if chosen.kind != best.kind:
             short = chosen.seconds > 1.02 * best.seconds
-            good = "in fit, as all steps below 1 ms are" if short else "to 2 %"
-            head += f" ({best.how}).\n{chosen.kind} is simpler and as good {good}"
+            near = "fit takes 1 ms between two steps" if short else "at most 2 % slower"
+            head += f" ({best.how}).\n{chosen.kind} is simpler and chosen ({near})"
         width = max(len(one.kind) for one in self.all)
         rows = [
             f"  {one.kind:<{width}}  {format_seconds(one.seconds):>9}  {one.how}: "

@@ -194,7 +194,7 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     """The key of a table of names and patterns that applies to each part but inputs.
 
     A name beats a pattern, and a more specific name a less specific one: a part, then a
-    call, a model inside the model, a range of calls "a .. b" (all on the ways from a to
+    call, a model inside the model, a range of calls "a .. b" (those on paths from a to
     b), what names of calls begin with ("block1" of "block1_conv") if nothing else has
     that name, a layer. Among patterns the first that matches wins.
     """
@@ -237,7 +237,7 @@ def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> 
         return f"{key!r} is an input; inputs are fed from the host, never pinned"
     if " .. " in key:
         lacks = [end for end in key.split(" .. ") if end not in graph.call]
-        why = f"there is no call {lacks[0]!r}" if lacks else "no way leads along it"
+        why = f"there is no call {lacks[0]!r}" if lacks else "no path joins its ends"
         return f"range {key!r} holds no call: {why}"
     known = dict.fromkeys(name for each in names.values() for name in each)
     folded = {name.casefold(): name for name in reversed(known)}
@@ -260,7 +260,7 @@ def fallbacks_of(
 
 
 def violations(plan: Plan) -> list[str]:
-    """Constraints that a placement breaks which a person gave: a line for each."""
+    """The user's constraints that a placement breaks, a line for each."""
     graph, device_of, cluster = plan.graph, plan.device_of, plan.cluster
     kernels = (
         f"{call.kind} {call.name!r} has no GPU kernel, but is on {device_of[call.part]}"

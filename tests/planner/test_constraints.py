@@ -175,7 +175,7 @@ def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls():
         ({"image": "gpu:0"}, "inputs are fed from the host"),
         ({"see": "tpu"}, "pin 'see': there is no device 'tpu'"),
         (["see"], r"pins= must be Mapping.*\['see'\]"),
-        ({"tell .. see": "gpu:1"}, "range 'tell .. see' holds no call: no way leads"),
+        ({"tell .. see": "gpu:1"}, "range 'tell .. see' holds no call: no path joins"),
         ({"tell .. sea": "gpu:1"}, "'tell .. sea' holds .*: there is no call 'sea'"),
         (find_plan(CALLS, BOX), "'dense' matches no part.*'dense_1' matches no part"),
     ],
