@@ -1,0 +1,53 @@
+"""Public names and their modules, for type checkers and for `__getattr__`."""
+
+from splitnet.api import compare_strategies as compare_strategies
+from splitnet.api import largest_batch as largest_batch
+from splitnet.api import place as place
+from splitnet.api import plan as plan
+from splitnet.api import score as score
+from splitnet.callbacks import PlacementCallback as PlacementCallback
+from splitnet.callbacks import ResumeTraining as ResumeTraining
+from splitnet.core.audit import Audit as Audit
+from splitnet.core.audit import Finding as Finding
+from splitnet.core.cluster import Cluster as Cluster
+from splitnet.core.cluster import Device as Device
+from splitnet.core.cluster import Link as Link
+from splitnet.core.costs import save_costs as save_costs
+from splitnet.core.errors import AuditError as AuditError
+from splitnet.core.errors import ConfigError as ConfigError
+from splitnet.core.errors import DeclarationError as DeclarationError
+from splitnet.core.errors import DeviceError as DeviceError
+from splitnet.core.errors import InfeasibleError as InfeasibleError
+from splitnet.core.errors import PlanFileError as PlanFileError
+from splitnet.core.errors import SplitnetError as SplitnetError
+from splitnet.core.errors import WorkerError as WorkerError
+from splitnet.core.graph import Graph as Graph
+from splitnet.core.net import Net as Net
+from splitnet.core.net import Ref as Ref
+from splitnet.core.plan import Plan as Plan
+from splitnet.planner.plan_file import load_plan as load_plan
+from splitnet.planner.what_if import sensitivity as sensitivity
+from splitnet.planner.what_if import simulate as simulate
+from splitnet.planner.workloads import read_workload as read_workload
+from splitnet.tf.audit.observe import audit as audit
+from splitnet.tf.emit import emit as emit
+from splitnet.tf.emit import plan_of as plan_of
+from splitnet.tf.emit import summary as summary
+from splitnet.tf.emit import unplace as unplace
+from splitnet.tf.parallel.data_parallel import data_parallel as data_parallel
+from splitnet.tf.placement.overlay import placement_scope as placement_scope
+from splitnet.tf.profiling.measure import measure as measure
+from splitnet.tf.profiling.profile_step import profile_step as profile_step
+from splitnet.tf.reading.read import read as read
+from splitnet.tf.runtime.configure import configure as configure
+from splitnet.tf.runtime.configure import force_cpu as force_cpu
+from splitnet.tf.runtime.devices import local_cluster as local_cluster
+from splitnet.tf.workers.connect import connect as connect
+from splitnet.tf.workers.start import local_workers as local_workers
+from splitnet.view.render import draw as draw
+from splitnet.view.report import report as report
+from splitnet.view.tables import chart as chart
+from splitnet.view.tables import table as table
+from splitnet.view.timeline import trace as trace
+
+__version__: str
