@@ -131,7 +131,7 @@ class Audit(Pictured):
         return f"<{str(self).partition(chr(10))[0]}>"
 
     def __str__(self) -> str:
-        found = f"the step differs from the plan; findings: {len(self.findings)}"
+        found = f"{len(self.findings)} findings: the step differs from the plan"
         counts = f"{len(self.rows)} parts, {sum(row.ops for row in self.rows)} ops"
         head = f"audit of {self.plan.graph.name!r}: {counts}, "
         head += "all as planned" if self.ok else found

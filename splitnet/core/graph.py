@@ -4,6 +4,7 @@ The vertex is a call, not a layer: a layer that two branches share is called twi
 a graph of layers could have a cycle.
 """
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -207,6 +208,11 @@ class Graph:
             for name in call.weights:
                 users[name][call.part] = None
         return {name: tuple(parts) for name, parts in users.items()}
+
+    @cached_property
+    def uncounted(self) -> list[tuple[str, str]]:
+        """Kind and name of each call, without the numbers that Keras gives."""
+        return [(call.kind, re.sub(r"_\d+\b", "", call.name)) for call in self.calls]
 
     def networkx(self) -> "nx.DiGraph[str]":
         """The dependency graph: a vertex per call, an edge per pair with `bytes`."""

@@ -37,7 +37,7 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
     "memory_fraction": (_Share, "Share of each GPU's memory; needs nvidia-ml-py."),
     "logical_gpus": (Positive, "Devices on each GPU; needs a limit or fraction."),
     "cpu_devices": (Positive, "Number of CPU devices, stand-ins included."),
-    "cpu_threads": (Positive, "Threads within an operation, and across unless set."),
+    "cpu_threads": (Positive, "Threads within an operation; default across them."),
     "inter_op_threads": (Positive, "Threads across operations."),
     "soft_placement": (bool, "TensorFlow may silently use another device."),
     "log_placement": (bool, "TensorFlow prints the device of every operation."),

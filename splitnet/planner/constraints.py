@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 import networkx as nx
@@ -170,7 +171,9 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
             if pins.graph.towers:
                 why = "parts of this plan are towers. Emit or score it, or use towers=N"
                 raise DeclarationError(f"pins=: a pin has one device, and {why}.")
-            table = {call.name: table[call.part] for call in pins.graph.calls}
+            its = pins.graph  # maybe of the same model, built before
+            own = graph if its.uncounted == graph.uncounted else its
+            table = {a.name: table[b.part] for a, b in zip(own.calls, its.calls)}
     elif callable(pins):
         asked = ((p.name, pins(p)) for p in graph.parts if p.name not in inputs)
         table = {name: on for name, on in asked if on is not None}
@@ -194,22 +197,17 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     """The key of a table of names and patterns that applies to each part but inputs.
 
     A name beats a pattern, and a more specific name a less specific one: a part, then a
-    call, a model inside the model, a range of calls "a .. b" (those on paths from a to
-    b), what names of calls begin with ("block1" of "block1_conv") if nothing else has
-    that name, a layer. Among patterns the first that matches wins.
+    call, a model inside the model, a range of calls "a, b .. c" (those on paths from a
+    or b to c; ".. c": from any), what names of calls begin with ("block1" of
+    "block1_conv") if nothing else has that name, a layer. Among patterns the first that
+    matches wins.
     """
     names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
-    taken = {name for known in names.values() for name in known}
-    for key in table:
-        first, _, last = str(key).partition(" .. ")
-        if key not in names and {first, last} <= graph.call.keys():
-            order = graph.networkx()
-            after = nx.descendants(order, first) | {first}
-            for call in after & (nx.ancestors(order, last) | {last}):
-                names.get(graph.call[call].part, {}).setdefault(key, _RANGE_RANK)
-        elif key not in taken:
-            for call in (c for c in graph.calls if c.name.startswith(f"{key}_")):
-                names.get(call.part, {})[key] = _RANGE_RANK
+    taken, order = {*chain(*names.values())}, graph.networkx()
+    for key in (key for key in table if key not in taken):
+        begun = {call for call in graph.call if call.startswith(f"{key}_")}
+        for call in _in_range(order, str(key)) or begun:
+            names.get(graph.call[call].part, {})[key] = _RANGE_RANK
     patterns = [key for key in table if set("*?[") & set(str(key))]
     used: set[str] = set()
     selected: dict[str, str] = {}
@@ -231,12 +229,24 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     return selected
 
 
+def _in_range(order: "nx.DiGraph[str]", key: str) -> set[str]:
+    """The calls of a range; none if the name is not that of a range of calls."""
+    sides, found = f" {key} ".split(" .. "), {*order}
+    for side, reach in zip(sides, (nx.descendants, nx.ancestors)):
+        ends = {name for name in side.strip().split(", ") if name}
+        if len(sides) != 2 or not ends <= order.nodes.keys():
+            return set()
+        found &= ends.union(*(reach(order, end) for end in ends)) or {*order}
+    return found
+
+
 def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> str:
     """A name or pattern that matches no part, with what may have been meant."""
     if key in graph.part:
         return f"{key!r} is an input; inputs are fed from the host, never pinned"
-    if " .. " in key:
-        lacks = [end for end in key.split(" .. ") if end not in graph.call]
+    if " .. " in f" {key} ":
+        ends = map(str.strip, key.replace("..", ",").split(","))
+        lacks = [end for end in ends if end and end not in graph.call]
         why = f"there is no call {lacks[0]!r}" if lacks else "no path joins its ends"
         return f"range {key!r} holds no call: {why}"
     known = dict.fromkeys(name for each in names.values() for name in each)

@@ -258,11 +258,12 @@ def score(
     if isinstance(device_of, Plan):  # whose parts are functions already
         plan, device_of = device_of, device_of.device_of
         options = replace(options, regroup=False)
-        if graph.call.keys() == plan.graph.call.keys():
-            calls = (replace(graph.call[c.name], part=c.part) for c in plan.graph.calls)
-            graph = replace(graph, calls=tuple(calls), parts=plan.graph.parts)
-        elif plan.graph.plain and plan.graph.plain.call.keys() == graph.call.keys():
-            graph = scaled_graph(plan.graph, graph.batch)
+        its, plain = plan.graph, plan.graph.plain
+        if its.uncounted == graph.uncounted:
+            calls = (replace(a, part=b.part) for a, b in zip(graph.calls, its.calls))
+            graph = replace(graph, calls=tuple(calls), parts=its.parts)
+        elif plain and plain.uncounted == graph.uncounted:
+            graph = scaled_graph(its, graph.batch)
     given = _full_placement(graph, cluster, device_of)
     evaluator, full = Evaluator.of(graph, cluster, options).as_run(given)
     bound = lower_bound(evaluator.problem, evaluator.objective)

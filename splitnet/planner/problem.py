@@ -372,12 +372,22 @@ def request_keys(graph: Graph) -> list[int]:
 
 
 def _names(graph: Graph, pieces: Units) -> list[str]:
-    """What only the names of a piece begin with; or both ends: "conv2d_3 .. mixed0"."""
+    """What only the names of a piece begin with; or its ends: "conv2d_3 .. mixed0".
+
+    Several first calls that nothing but inputs feeds are left out, or several outputs.
+    """
     every = [call.name.replace("_", "/") + "/" for call in graph.calls]
-    line, names = sorted(every), []
+    line, names, order = sorted(every), list[str](), graph.networkx()
+    inputs = {c.name for c in graph.calls if graph.part[c.part].kind == "input"}
     for piece in pieces:
-        first, last = graph.calls[piece[0]].name, graph.calls[piece[-1]].name
-        name = first if len(piece) == 1 else f"{first} .. {last}"
+        own = dict.fromkeys(graph.calls[call].name for call in piece).keys()
+        (first, *more), ends = own, list[str]()
+        for near in (order.pred, order.succ):
+            found = [call for call in own if near[call].keys().isdisjoint(own)]
+            alone = own | inputs >= {*chain(*(near[call] for call in own))}
+            left_out = alone and len(found) > 1 and "" not in ends
+            ends.append("" if left_out else ", ".join(found))
+        name = " .. ".join(ends).strip() if more else first
         start = commonprefix([every[call] for call in piece]).rpartition("/")[0]
         users = bisect_left(line, f"{start}0") - bisect_left(line, f"{start}/")
         stem, alone = first[: len(start)], 1 < users == len(piece)  # "0" follows "/"

@@ -167,6 +167,6 @@ def test_audit_lists_every_finding():
 
     with pytest.raises(sn.AuditError) as caught:
         audit.check()
-    head = f"the step differs from the plan; findings: {len(audit.findings)}"
+    head = f"{len(audit.findings)} findings: the step differs from the plan"
     assert head in str(caught.value)
     assert str(caught.value).count("\n  - ") == len(audit.findings)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
-from splitnet.planner.constraints import with_pins
+from splitnet.planner.constraints import select, with_pins
 from splitnet.planner.problem import functions_called, in_functions
 from splitnet.simulator.step_graph import step_graph
 from tests.zoo import between_parts, call, chain, graph_of, random_dag
@@ -35,6 +35,9 @@ def test_functions_are_convex_parts_of_one_device(seed, count):
     assert nx.is_directed_acyclic_graph(between_parts(parted))
     for one in parted.calls:
         assert parted.part[one.part].on == graph.part[one.name].on
+    for name in parted.part.keys() - {"x"}:
+        its = {one.name for one in parted.calls_of[name]}
+        assert select(graph, {name: 0}).keys() == its
     step = step_graph(graph, BOX, units="calls")
     where = [int(device_of[c.name] == "gpu:1") for c in graph.calls]
     units = functions_called(graph, step, where)
@@ -59,10 +62,14 @@ NAMED = ["stem", "block1", "block2_conv .. head"]
         (LONG, pairwise(LONG), "", ["a .. h", "i .. p", "q .. x"]),
         (LONG[:-1], [*pairwise(LONG[:-1]), "ch"], "", ["a .. h", "i .. w"]),
         (LONG, [*pairwise(LONG), "ci"], "", ["a .. i", "j .. x"]),
+        ("abcd", ["ab", "ac", "bd", "cd"], "a", ["a", "b, c .. d"]),
+        ("abcde", ["ac", "bc", "cd", "ce"], "de", [".. c", "d", "e"]),
+        ("abcd", ["ab", "bc", "bd"], "a", ["a", "b .."]),
     ],
     ids=[
         *("cut where something arrives or is sent", "named for their blocks"),
         *("cut every eight calls", "eight are left", "cut behind a skip"),
+        *("several first calls", "all that leads to a call", "all after a call"),
     ],
 )
 def test_functions_end_where_data_cross(names, edges, away, parts):

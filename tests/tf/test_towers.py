@@ -30,7 +30,9 @@ def test_moments_of_batch_norm_are_those_of_the_whole_batch(cluster):
 
 
 def test_dropout_draws_anew_in_every_tower(cluster):
-    net = towered(layers.Dropout(0.5, seed=3), (64,))
+    net = sn.Net("drop")
+    x = net.input("x", (64,))
+    net.output(net.towers("drop", x, layers.Dropout(0.5, seed=3), on=FOUR))
     model = emitted(net, cluster, batch=4)
     made = np.asarray(model(np.ones((4, 64), "float32"), training=True))
 

@@ -212,7 +212,7 @@ class Trial:
         if options.schedule is not None and self.counts == [1]:
             faults.append(f"schedule={options.schedule!r} is an order of micro-batches")
         if faults:
-            raise DeclarationError("this strategy is not possible.", faults)
+            raise DeclarationError("such a strategy cannot be.", faults)
         self.found: list[Candidate] = []
         self.until, self.ended_by_clock = inf, False
 

@@ -235,9 +235,9 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     outputs = zip(model.output_names, model.outputs)
     if masked := [name for name, out in outputs if keras_api.mask_of(out) is not None]:
         warn(
-            f"{head} the mask of {', '.join(masked[:6])} reaches the loss. Each micro-"
-            "batch divides by its own count of unmasked values, so training is that of "
-            "the whole batch only if these counts are equal."
+            f"{head} the mask of {', '.join(masked[:6])} reaches the loss, which is a "
+            "mean over what each micro-batch leaves, so training is that of the whole "
+            "batch only where all leave alike."
         )
 
 

@@ -66,7 +66,7 @@
     bars(plot, tasks, y + 2, LANE - 4);
     for (const one of tasks) {
       const room = x(one.stop) - x(one.start), said = !pipelined ? called(one.part) : one.phase === "update" ? "" : `#${one.microbatch}`;
-      const most = Math.floor((room - 8) / 6);
+      const most = Math.floor((room - 8) / 6.5);
       if (said && most >= Math.min(said.length, 7) && x(one.start) >= LEFT) words(plot, short(said, most), (x(one.start) + x(one.stop)) / 2, y + LANE / 2 + 4, "inside").style("fill", one.ink);
     }
     const all = d3.max(run.tasks, (one) => one.stop) || 1, busy = length(tasks) / all, copies = length(gaps.filter((one) => one.copy)) / all;

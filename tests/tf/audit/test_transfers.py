@@ -7,9 +7,9 @@ from keras import layers
 
 import splitnet as sn
 from tests.tf.check import emitted
-from tests.tf.zoo.ways import TWO, towered
 
 SENT = ("activation", "gradient", "weights", "weights gradient")
+TWO = ["gpu:0", "gpu:1"]
 RATES = [
     keras.optimizers.schedules.PiecewiseConstantDecay([2, 4], [0.1, 0.2, 0.3]),
     keras.optimizers.schedules.CosineDecay(0.1, 6, warmup_target=0.2, warmup_steps=3),
@@ -85,7 +85,10 @@ def test_bytes_are_as_planned(make, pins, cluster):
 
 def test_a_gradient_that_is_clipped_before_it_crosses(cluster):
     """Towers on one device, their weights elsewhere: still a gradient, and planned."""
-    net = towered(layers.Dense(4, activation="tanh"), (8,), on=TWO)
+    net = sn.Net("clipped")
+    body = [layers.Dense(4, activation="tanh")]
+    made = net.towers("body", net.input("x", (8,)), body, on=TWO)
+    net.output(net.branch("head", made, layers.Dense(1), on="gpu:0"))
     clipping = keras.optimizers.Adam(global_clipnorm=1.0)
 
     audited(net, cluster, pins={"body/0": "gpu:1"}, optimizer=clipping, microbatches=2)

@@ -66,6 +66,7 @@ def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_
 
 
 def test_measure_refuses_devices_that_are_not_here(model):
+
     with pytest.raises(sn.DeviceError, match=r"(?s)sn\.connect.*gpu:7.*worker:3/cpu:0"):
         sn.measure(model, sn.Cluster.of("gpu:7", "worker:3/cpu:0", "cpu"), 16)
 

@@ -21,6 +21,10 @@ def matched(source, plan):
     return planned_sites(planned_blueprint(source, plan), plan)
 
 
+def devices(plan):
+    return [plan.device_of[call.part] for call in plan.graph.calls]
+
+
 def refused(source, plan):
     with pytest.raises(sn.DeclarationError, match="was not made from") as caught:
         matched(source, plan)
@@ -55,6 +59,9 @@ def test_model_built_twice_is_the_same_model():
     assert [site.call for site in sites] == [call.name for call in plan.graph.calls]
     kinds = [type(site.node.operation).__name__ for site in sites]
     assert kinds == [call.kind for call in plan.graph.calls]
+    pinned = planned(masked(), pins=plan)
+    for again in (sn.score(masked(), CLUSTER, plan, batch=8), pinned):
+        assert devices(again) == devices(plan)
 
 
 def test_another_net_is_refused_with_what_differs():
