@@ -1,6 +1,8 @@
 """What every test shares: a terminal of a fixed width and no settings from outside."""
 
+import json
 import os
+from typing import NamedTuple
 
 import pytest
 
@@ -18,6 +20,27 @@ def no_settings_from_outside(monkeypatch):
     """Whoever runs the tests may have SPLITNET_* set; the tests do not see it."""
     for name in [name for name in os.environ if name.startswith("SPLITNET_")]:
         monkeypatch.delenv(name)
+
+
+class Printed(NamedTuple):
+    out: str
+    err: str
+
+    @property
+    def answer(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run a command in this process, of words in a text; check its exit code."""
+    from splitnet.cli import main
+
+    def run(words, code=0):
+        assert main(words.split()) == code
+        return Printed(*capsys.readouterr())
+
+    return run
 
 
 def pytest_collection_modifyitems(items):

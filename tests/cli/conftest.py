@@ -1,11 +1,9 @@
-"""Files that commands are given, and ways to call the command."""
+"""Files that commands are given."""
 
 import json
-from typing import NamedTuple
 
 import pytest
 
-from splitnet.cli import main
 from splitnet.core.cluster import Cluster
 from splitnet.planner.plan_file import plan_to_dict
 from splitnet.planner.planner import plan_graph
@@ -35,23 +33,3 @@ def workload_file(tmp_path):
     path = tmp_path / "workload.json"
     path.write_text(json.dumps(machine | {"nodes": nodes, "edges": edges}))
     return str(path)
-
-
-class Printed(NamedTuple):
-    out: str
-    err: str
-
-    @property
-    def answer(self):
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def cli(capsys):
-    """Run a command in this process, of words in a text; check its exit code."""
-
-    def run(words, code=0):
-        assert main(words.split()) == code
-        return Printed(*capsys.readouterr())
-
-    return run

@@ -1,7 +1,5 @@
 """`pins="as_built"`: a model built under `tf.device` runs where its variables are."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from splitnet.cli import main
 
 
 def recipe(devices):
@@ -42,13 +39,12 @@ def test_layers_run_where_their_variables_are(cluster):
     assert far.device_of == plan.device_of
 
 
-def test_the_command_line_knows_the_word(tmp_path, capsys):
+def test_the_command_line_knows_the_word(tmp_path, cli):
     words = "from tests.tf.test_as_built import recipe\n"
     (tmp_path / "faq.py").write_text(words + "faq = recipe(('/cpu:2', '/cpu:1'))\n")
-    arguments = ["plan", f"{tmp_path / 'faq.py'}:faq", "--stand-ins", "3", "--json"]
 
-    assert main([*arguments, "--pin", "as_built", "--time-limit", "0.5"]) == 0
-    where = json.loads(capsys.readouterr().out)["device_of"]
+    words = f"plan {tmp_path}/faq.py:faq --stand-ins 3 --json --pin as_built"
+    where = cli(f"{words} --time-limit 0.5").answer["device_of"]
     where = {part.partition(" ")[0]: device for part, device in where.items()}
     assert [where[f"lstm_{i}"] for i in range(2)] == ["gpu:1", "gpu:0"]
 

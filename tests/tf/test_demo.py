@@ -3,7 +3,6 @@
 Each command runs in a Python of its own, as TensorFlow starts once per process.
 """
 
-import json
 import re
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import splitnet as sn
-from splitnet.cli import commands, main
+from splitnet.cli import commands
 from splitnet.demo import DemoResult, pairs_of_digits
 from splitnet.tf.runtime import devices
 from tests.child import python
@@ -87,15 +86,11 @@ def test_demo_pairs_share_no_image():
 
 
 @pytest.fixture
-def answer(folder, cluster, monkeypatch, capsys):
-    """Runs a command here: exit code, output and errors."""
+def cli(cli, folder, cluster, monkeypatch):
+    """Runs a command where the program is."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-
-    def run(*words):
-        return main(words), *capsys.readouterr()
-
-    return run
+    return cli
 
 
 @pytest.mark.parametrize(
@@ -113,66 +108,61 @@ def answer(folder, cluster, monkeypatch, capsys):
         ("config --check", "visible=(97,) (SPLITNET_VISIBLE): there is no GPU 97"),
     ],
 )
-def test_what_cannot_be_is_said(answer, monkeypatch, words, said):
+def test_what_cannot_be_is_said(cli, monkeypatch, words, said):
     if words.startswith("plan"):
         words += " --cluster gpu,cpu"
     elif words.startswith("run"):
         monkeypatch.setenv("SPLITNET_MEMORY_FRACTION", "1")  # restored afterwards
     elif words.startswith("config"):
         monkeypatch.setenv("SPLITNET_VISIBLE", "97")
-    code, out, err = answer(*words.split())
+    printed = cli(words, 2)
 
-    assert (code, out) == (2, "")
-    assert said in err
-    assert "options.py" not in err
+    assert printed.out == ""
+    assert said in printed.err
+    assert "options.py" not in printed.err
 
 
-def test_a_plan_takes_pins_and_an_audit_keeps_it(answer):
+def test_a_plan_takes_pins_and_an_audit_keeps_it(cli):
     """package.module:name, with a pin on a layer of a Keras model, which keeps it.
 
     A sparse loss gets class numbers as targets.
     """
-    words = ("plan", "program:model", "--stand-ins", "2", "--pin", "told=gpu:1")
-    assert answer(*words, "-o", "model.json", "--optimizer", "momentum")[0] == 0
+    words = "plan program:model --stand-ins 2 --pin told=gpu:1 -o model.json"
+    cli(f"{words} --optimizer momentum")
     assert "gpu:1" in sn.load_plan("model.json").device_of.values()
 
-    words = ("--plan", "model.json", "--loss", "sparse_categorical_crossentropy")
-    words = "audit", "program.py:model", *words
-    assert "Keras has no optimizer 'momentum'" in answer(*words)[2]
-    code, out, _ = answer(*words, "--optimizer", "sgd")
-    assert code == 0
-    assert "all as planned" in out
+    loss = "--loss sparse_categorical_crossentropy"
+    words = f"audit program.py:model --plan model.json {loss}"
+    assert "Keras has no optimizer 'momentum'" in cli(words, 2).err
+    assert "all as planned" in cli(f"{words} --optimizer sgd").out
 
 
-def test_bench_times_the_plan_against_one_device(answer):
+def test_bench_times_the_plan_against_one_device(cli):
     """Medians, their ratio, what was predicted, and what stand-ins cannot tell."""
-    words = ("bench", "program.py:net", "--stand-ins", "2", "--steps", "4")
-    code, out, err = answer(*words)
-    assert (code, err) == (0, "what a program prints\n")
+    out, err = cli("bench program.py:net --stand-ins 2 --steps 4")
+    assert err == "what a program prints\n"
     for part in ("one device ", "as planned ", "predicted ", "times as", "stand-ins"):
         assert part in out
 
 
-def test_devices_lists_stand_ins(answer, monkeypatch):
+def test_devices_lists_stand_ins(cli, monkeypatch):
     """Each with what it stands on, or all of a GPU's; settings against the machine."""
-    code, out, err = answer("devices", "--stand-ins", "2")
-    assert (code, err) == (0, "")
+    out, err = cli("devices --stand-ins 2")
+    assert err == ""
     assert "stand-in: /device:CPU:2" in out
 
-    rows = {row["name"]: row for row in json.loads(answer("devices", "--json")[1])}
+    rows = {row["name"]: row for row in cli("devices --json").answer}
     assert rows["cpu:0"]["free_bytes"] > 0
     assert rows["cpu:0"]["stand_in"] is False
 
     monkeypatch.setenv("SPLITNET_VISIBLE", "none")
-    code, shown, _ = answer("config", "--check")
-    assert code == 0
-    assert "SPLITNET_VISIBLE" in shown
+    assert "SPLITNET_VISIBLE" in cli("config --check").out
     card = {"model": "A100", "capability": "8.0", "memory_bytes": 80 * GIB}
     gpu = devices.Details(**card, busy=0.25, used_by=((4711, 20 * GIB),), links=(1,))
     here = sn.Cluster.of("gpu:0", memory="60 GiB")
     monkeypatch.setattr(commands, "local_devices", lambda _: here)
     monkeypatch.setattr(devices, "details_of", lambda _: {"gpu:0": gpu})
-    out = answer("devices")[1]
+    out = cli("devices").out
     for figure in ("A100 (cc 8.0)", "60.0 GiB", "80.0 GiB", "25 %", "4711 (20.0 GiB)"):
         assert figure in out
     assert "gpu:1" in out

@@ -1,13 +1,10 @@
 """Saved on four devices, loaded on eight, two and one; planned for what is not here."""
 
-import json
-
 import numpy as np
 import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +49,14 @@ def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(far, cluster):
 
 
 @pytest.mark.filterwarnings("always:not on this machine")
-def test_the_command_audits_by_the_plan_of_the_file(far, tmp_path, capsys):
+def test_the_command_audits_by_the_plan_of_the_file(far, tmp_path, cli):
     """`splitnet audit --plan --stand-ins` names every part that was moved."""
     far[1].save(tmp_path / "plan.json")
     (tmp_path / "far.py").write_text(
         "from tests.tf.test_moved import far\ndeclare = lambda: far.__wrapped__()[0]\n"
     )
-    arguments = ["audit", f"{tmp_path / 'far.py'}:declare", "--json"]
-    plan = ["--plan", str(tmp_path / "plan.json"), "--stand-ins", "2"]
-    assert main([*arguments, *plan]) == 1
-    said = capsys.readouterr()
+    words = f"audit {tmp_path}/far.py:declare --json --stand-ins 2"
+    said = cli(f"{words} --plan {tmp_path}/plan.json", 1)
     assert said.err.count("not on this machine: gpu:3.") == 1
-    found = json.loads(said.out)["findings"]
+    found = said.answer["findings"]
     assert all(any(f"'{part}'" in one for one in found) for part in MOVED)

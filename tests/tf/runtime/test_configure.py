@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from splitnet.cli import main
 from splitnet.core.errors import ConfigError
 from splitnet.tf.runtime import configure as config
 from splitnet.tf.runtime import devices as runtime
@@ -129,19 +128,17 @@ def test_impossible_settings_of_gpus_are_refused(machine, monkeypatch):
     assert len(machine.visible) == 2
 
 
-def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, capsys):
+def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, cli):
     """`splitnet run` hands its flags on, and shows errors of the script as Python."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("job.py").write_text("import sys\nprint(__name__, *sys.argv)\nsys.exit(7)")
-    flags = ("--gpus", "0", "--memory-fraction", "0.5")
-    assert main(["run", *flags, "job.py", "--lr", "0.1"]) == 7
+    words = "run --gpus 0 --memory-fraction 0.5"
 
-    assert capsys.readouterr().out == "__main__ job.py --lr 0.1\n"
+    assert cli(f"{words} job.py --lr 0.1", 7).out == "__main__ job.py --lr 0.1\n"
     Path("lost.py").write_text("open('no.csv')")
-    assert main(["run", *flags, "lost.py"]) == 1
-    assert 'File "lost.py", line 1' in capsys.readouterr().err
+    assert 'File "lost.py", line 1' in cli(f"{words} lost.py", 1).err
     assert limits(machine) == {0: [HALF]}
     assert os.environ["SPLITNET_MEMORY_FRACTION"] == "0.5"  # for child processes
 

@@ -9,7 +9,6 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from splitnet.cli import main
 from splitnet.core.errors import ConfigError
 from splitnet.tf.workers.connect import job_of
 from tests.child import run
@@ -83,18 +82,13 @@ def test_job_of_refuses(environ, words):
         job_of(environ)
 
 
-KUBERNETES = "--engine kubernetes --image me/train:1 --name train"
+KUBERNETES = "launch --engine kubernetes --image me/train:1 --name train"
 
 
-def launched(*words, capsys):
-    assert main(["launch", *words]) == 0
-    return capsys.readouterr().out
-
-
-def test_manifest_is_valid_and_admits_its_pods_only(capsys):
+def test_manifest_is_valid_and_admits_its_pods_only(cli):
     """Against Kubernetes' published schemas; every pod gets the job's variables."""
     words = f"{KUBERNETES} --gpus-per-node 4 --preset A100 -- python train.py"
-    documents = list(yaml.safe_load_all(launched(*words.split(), capsys=capsys)))
+    documents = list(yaml.safe_load_all(cli(words).out))
 
     for document in documents:
         kubernetes_validate.validate(document, "1.30", strict=True)
@@ -110,11 +104,8 @@ def test_manifest_is_valid_and_admits_its_pods_only(capsys):
         assert variables["SPLITNET_ALLOW_REMOTE"] == "1"
 
 
-def test_launch_refuses_all_faults_at_once(capsys):
-    words = ["launch", "--engine", "kubernetes", "--name", "A_", "--preset", "X"]
-
-    assert main(words) == 2
-    said = capsys.readouterr().err
+def test_launch_refuses_all_faults_at_once(cli):
+    said = cli("launch --engine kubernetes --name A_ --preset X", 2).err
     for fault in ("name a command", "--name is", "no preset 'X'", "needs --image"):
         assert fault in said
 
@@ -148,10 +139,10 @@ env -0 > client
 
 
 def test_a_job_of_slurm_is_tried_again_and_all_know_its_cluster(
-    tmp_path, capsys, monkeypatch
+    tmp_path, cli, monkeypatch
 ):
     """Worker and program start twice, and are told the same cluster."""
-    script = launched("--max-restarts", "1", "--", "train", capsys=capsys)
+    script = cli("launch --max-restarts 1 -- train").out
     assert "GPUS" not in script  # those that `sbatch --gpus-per-node` grants count
     for name, value in BATCH.items():
         monkeypatch.setenv(name, value)
@@ -257,10 +248,10 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 @pytest.mark.slow
-def test_pods_of_the_manifest_train(tmp_path, capsys):
+def test_pods_of_the_manifest_train(tmp_path, cli):
     """As one device does, by the pods' names, or by TF_CONFIG, which comes first."""
-    words = [*KUBERNETES.split(), "--", sys.executable, "train.py"]
-    documents = list(yaml.safe_load_all(launched(*words, capsys=capsys)))
+    words = f"{KUBERNETES} -- {sys.executable} train.py"
+    documents = list(yaml.safe_load_all(cli(words).out))
     names = ("train-client", "train-worker-0", "train-worker-1")
     hosts = [f"10.0.0.{k} {name}.train" for k, name in enumerate(names, 1)]
     files = {
