@@ -78,7 +78,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
 
     Parts are where they request first; where that is full, anywhere on their lists.
     """
-    began, limit = monotonic(), options.time_limit
+    began, limit, way = monotonic(), options.time_limit, options.contiguity or "free"
     if options.regroup and options.objective != "latency" and not options.contiguity:
         with suppress(NothingFitsError):  # as where pins ask for a return
             return search(graph, cluster, replace(options, contiguity="convex"))
@@ -87,8 +87,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
     every = evaluator.resolve(options.missing, whole_lists=True)
     tries = [first] if first == every else [first, every]
     for groups in tries:
-        problem = evaluator.problem_of(groups)
-        problem = replace(problem, contiguity=options.contiguity or "free")
+        problem = replace(evaluator.problem_of(groups), contiguity=way)
         # What follows the search takes about as long as what comes before it.
         left = limit - 2 * (monotonic() - began)
         seconds = max(left, 0.2 * limit, min(limit, _WHOLE_SECONDS)) / len(tries)
@@ -312,6 +311,8 @@ class _Refusal:
             left -= min(monotonic() - began, _TRY_SECONDS)
             return found
 
+        if most and not (fits(most // 2 + 1) or fits(most)):
+            return 0  # nor does what is between
         return first_true(fits, most) % (most + 1)
 
 

@@ -9,6 +9,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.plan import OBJECTIVES, PlanOptions
+from splitnet.planner import planner
 from splitnet.planner.evaluate import score
 from splitnet.planner.planner import NothingFitsError, search
 from splitnet.simulator.units import scaled_graph
@@ -155,3 +156,13 @@ def test_every_remedy_that_is_named_helps(case, kinds, least):
             there, machine, pinned = changed(one, case, less=1)
             with pytest.raises(NothingFitsError):
                 search(there, machine, PlanOptions(pins=pinned, effort=50_000))
+
+
+def test_what_does_not_do_is_given_up_after_two_tries(monkeypatch):
+    """In the middle of the range and at its end: of batches, devices and memory."""
+    tries = []
+    monkeypatch.setattr(planner, "fits_somewhere", tries.append)
+    with pytest.raises(InfeasibleError, match="nothing was found that would do"):
+        find_plan(chain(3), gpus(1, 1))
+
+    assert len(tries) == 2 * 3

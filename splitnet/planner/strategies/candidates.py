@@ -246,13 +246,11 @@ class Trial:
         fitting = sorted((c for c in self.found if c.fits), key=lambda c: c.seconds)
         whole = (c for c in fitting if c.towers == 1 and c.execution != Execution())
         near = [c for c in whole if c.seconds <= _MAY_WIN * fitting[0].seconds]
-        starts: dict[object, Candidate] = {}
-        for one in near:
-            starts.setdefault((one.evaluator.graph.parts, *one.device_of.values()), one)
+        each = {(c.evaluator.graph.parts, *c.device_of.values()): c for c in near[::-1]}
         graph, plays = self.evaluator.graph, 0
         devices = [device.name for device in self.evaluator.cluster.free_devices]
         first = [graph.calls_of[group.parts[0]][0].name for group in self.groups]
-        for best in [*starts.values()][:_CLIMBS]:
+        for best in sorted(each.values(), key=lambda c: c.seconds)[:_CLIMBS]:
             runs, idle = best.evaluator.graph, 0
             moves = [*product(runs.calls_of.values(), devices)]
             at = {call.name: best.device_of[call.part] for call in runs.calls}
