@@ -44,7 +44,7 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
     for box in shown.boxes:
         rows[box.id] = [*_box_rows(box, shown)]
         wide, tall = style.size_of(rows[box.id])
-        wide += 26 if box.facts.kind == "merge" else 18
+        wide += 32 if box.facts.kind == "merge" else 24  # browsers may have wider fonts
         sizes[box.id] = wide, tall + (22 if box.facts.kind == "weights" else 10)
         lanes[box.lane].append(box.id)
     ends = [(x.source, x.target) for x in shown.links if not x.weights]
