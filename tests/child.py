@@ -5,9 +5,12 @@ import subprocess
 import sys
 
 
-def run(*command, cwd=None, seconds=None, **environ):
-    """Run a command to its end; whatever Python it starts finds splitnet and tests."""
-    return subprocess.run(
+def run(*command, code=0, cwd=None, seconds=None, **environ):
+    """Run a command to its end, with this exit code.
+
+    Whatever Python it starts finds splitnet and tests.
+    """
+    done = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -16,6 +19,8 @@ def run(*command, cwd=None, seconds=None, **environ):
         timeout=seconds,
         check=False,
     )
+    assert done.returncode == code, done.stdout[-4000:] + done.stderr[-4000:]
+    return done
 
 
 def python(*words, **how):

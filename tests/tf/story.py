@@ -28,5 +28,4 @@ def story(code, folder, *, seconds=240, **environ):
     script = folder / "story.py"
     script.write_text(program)
     done = python(script, cwd=folder, seconds=seconds, **environ)
-    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}

@@ -110,13 +110,13 @@ def test_launch_refuses_all_faults_at_once(cli):
         assert fault in said
 
 
-def ran(command, folder, **programs):
+def ran(command, folder, *, code=0, **programs):
     """A command's end; it finds splitnet, and first these programs in its folder."""
     for name, text in programs.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    return run(*command, cwd=folder, seconds=240, PATH=path)
+    return run(*command, code=code, cwd=folder, seconds=240, PATH=path)
 
 
 SRUN = """#!/bin/sh
@@ -149,7 +149,7 @@ def test_a_job_of_slurm_is_tried_again_and_all_know_its_cluster(
     programs = {"job": script, "srun": SRUN, "splitnet": SERVES, "train": FAILS_ONCE}
     done = ran([tmp_path / "job"], tmp_path, **programs)
 
-    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stdout == ""
     assert done.stderr.count("attempt 0 ended with code 3\n") == 1
     assert (tmp_path / "command").read_text() == "worker\n"
     jobs = []
@@ -263,7 +263,6 @@ def test_pods_of_the_manifest_train(tmp_path, cli):
     }
     done = ran([sys.executable, "-c", PODS_RUN], tmp_path, **files)
 
-    assert done.returncode == 0, done.stderr[-4000:]
     devices, losses, plain = json.loads((tmp_path / "answer").read_text())
     assert devices == ["cpu:0", "worker:0/cpu:0", "worker:1/cpu:0"]
     assert losses == pytest.approx(plain, rel=1e-5)
@@ -309,10 +308,10 @@ def test_run_starts_lost_workers_and_the_program_again(tmp_path):
     """A taken port is left out; a signal is passed on and nothing is tried again."""
     command = [sys.executable, "-m", "splitnet", "run", "--max-restarts", "3"]
     program = ["--workers", "2", "--", sys.executable, "train.py"]
-    done = ran([*command, *program], tmp_path, **{"train.py": ATTEMPTS})
+    files = {"train.py": ATTEMPTS}
+    done = ran([*command, *program], tmp_path, code=128 + signal.SIGTERM, **files)
     said = done.stderr
 
-    assert done.returncode == 128 + signal.SIGTERM, said
     both, one = "worker:0 healthy worker:1 healthy", "worker:0 healthy"
     assert done.stdout.splitlines() == [both, both, one]
     assert said.count("ended with code 3\n") == 2
