@@ -49,16 +49,16 @@ class Call:
     pass, once for all that keep it: `inner_bytes` of it are no input and no output
     (None: unknown), and with `keeps_output` its backward pass reads its outputs. Of
     `workspace_bytes`, gone when the call is, `early_bytes` need no gradient: they are
-    there when its function's backward pass begins. `seconds_on`, ((device kind,
-    seconds), ...), and `transfer_seconds` (of sending its output once) are known and
-    beat any estimate; a workload file charges `size_bytes`. `cpu_only`: without a GPU
-    kernel; `backward`: of the backward pass. `lookups` are weights of which it reads
-    rows: their gradient has those rows alone. `sequential_steps` counts the steps of a
-    recurrence, each of which waits for the one before. `efficiency` names the class of
-    its kernels and `kernels` counts those of a forward pass, where the kind does not
-    tell; compiled with XLA it has `fused_kernels`, which move `fused_bytes`, if any.
-    `settings` is a fingerprint of the layer's configuration. `batch_moments`: it
-    normalizes by moments of the batch.
+    there when its function's backward pass begins. `given_bytes` are added if another
+    function gives its gradient. `seconds_on`, ((device kind, seconds), ...), and
+    `transfer_seconds` (of sending its output once) are known and beat any estimate; a
+    workload file charges `size_bytes`. `cpu_only`: without a GPU kernel; `backward`: of
+    the backward pass. `lookups` are weights of which it reads rows: their gradient has
+    those rows alone. `sequential_steps` counts the steps of a recurrence, each of which
+    waits for the one before. `efficiency` names the class of its kernels and `kernels`
+    counts those of a forward pass, where the kind does not tell; compiled with XLA it
+    has `fused_kernels`, which move `fused_bytes`, if any. `settings` fingerprint the
+    layer's configuration. `batch_moments`: it normalizes by moments of the batch.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Call:
     inner_bytes: Count | None = None
     keeps_output: bool = False
     early_bytes: Count = 0
+    given_bytes: Count = 0
     weights: tuple[str, ...] = ()
     cpu_only: bool = False
     backward: bool = False

@@ -249,16 +249,16 @@ class _Held:
         hold(_SLOTS, 0.0, self.end, unit.trained_bytes * step.slot_copies)
         hold(_WORKSPACE, ahead, self.stop[u] - (self.start[u] - ahead), inside.forward)
         if unit.has_backward:
-            done = self.done[u]
+            done, first = self.done[u], self.opens[u] == back
             hold(_ACTIVATIONS, ahead, self.closes[u], inside.saved)
             hold(_WORKSPACE, self.opens[u], back, inside.early)
-            waiting = inside.waiting * self.beside[u]
-            hold(_WORKSPACE, back, done, inside.backward + waiting)
+            more = inside.waiting * self.beside[u] + inside.given * first
+            hold(_WORKSPACE, back, done, inside.backward + more)
             # They arise one after the other: most of them in the second half.
             hold(_GRADIENTS, (back + done) / 2, done, inside.learned)
             # Slots need squares of rows; a lookup that begins a function's backward
             # pass returns what it is given, which the caller holds as well.
-            copied = step.slot_copies > 0 or unit.calls == 1 and self.opens[u] == back
+            copied = step.slot_copies > 0 or unit.calls == 1 and first
             for weight in (one for one in unit.trained if len(one.readers) == 1):
                 end, size = self._updated(weight, self.closes[u]), weight.gradient_bytes
                 hold(_GRADIENTS, done, end, size)

@@ -81,7 +81,7 @@ class UnitMemory(NamedTuple):
     needed while those run. `learned` of the bytes of weights' gradients exist at the
     peak of the backward task. `waiting` is added if two run side by side, as then these
     are made last, and their inputs are kept. `early` is computed from saved tensors
-    alone, when the backward pass of the function begins.
+    alone, when its function's backward pass begins; the unit there also needs `given`.
     """
 
     saved: int
@@ -90,6 +90,7 @@ class UnitMemory(NamedTuple):
     learned: int
     waiting: int
     early: int
+    given: int
 
 
 @dataclass(slots=True)
@@ -284,13 +285,15 @@ def _memory(
         saved += sum(one.bytes for _, one in own if one.saved)
         forward, _ = _peak(passing, ahead, ahead)
         there = list(accumulate(learned[i] for i in reversed(numbers)))[::-1]
-        most, learning = _peak(gradients, list(map(add, behind, there)), there)
+        need = list(map(add, behind, there))
+        most, learning = _peak(gradients, need, there)
         waiting = max(_peak(late, behind, there)[0] - most + learning, 0)
         if recompute[u] and forward > most:
             most, learning = forward, 0
-        saved *= not recompute[u]
-        backward = most - learning
-        found.append(UnitMemory(saved, forward, backward, learning, waiting, held))
+        need[-1] += calls[-1].given_bytes
+        given = max(_peak(gradients, need, there)[0] - most, 0)
+        sizes = forward, most - learning, learning, waiting, held, given
+        found.append(UnitMemory(saved * (not recompute[u]), *sizes))
     return found
 
 

@@ -26,7 +26,7 @@ Row = tuple[float, ...]
 Units = Sequence[tuple[int, ...]]
 """The calls of each unit; units stand in an order in which they may run."""
 _SIZES = ["output_bytes", "activation_bytes", "workspace_bytes", "early_bytes"]
-_SIZES += ["inner_bytes"]
+_SIZES += ["inner_bytes", "given_bytes"]
 _MOVED = ["moved_bytes", "fused_bytes"]
 _WORK = ["forward_flops", "backward_flops", "transfer_seconds", *_MOVED]
 

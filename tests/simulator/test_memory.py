@@ -15,10 +15,10 @@ def at(found, device, moment):
     return [count for time, count in curve if time <= moment][-1]
 
 
-def chain(part=None, weight_bytes=1000):
+def chain(part=None, weight_bytes=1000, **more):
     """Calls a, b, c: outputs of 100, 10 and 1 bytes."""
     outputs = ("a", 100), ("b", 10), ("c", 1)
-    calls = [dense(name, part, out=out) for name, out in outputs]
+    calls = [dense(name, part, out=out, **more) for name, out in outputs]
     return graph(calls, "a-b b-c", weight_bytes=weight_bytes)
 
 
@@ -71,8 +71,7 @@ def test_a_received_tensor_is_a_buffer_until_its_last_reader():
     found = outcome(CHAIN, box(), "010")
     free = outcome(CHAIN, box(), "010", training=False)
 
-    copy = found.timeline.copies[0]
-    assert (copy.start, copy.stop) == (1, 101)
+    assert spans(found)["a>b"] == (1, 101)
     assert at(found, "gpu:1", 50) == 1000 + 100
     assert at(found, "gpu:1", 105) == 1000 + 100 + 10
     assert free.memory["gpu:1"] == Memory(1000, activations=10, receive_buffers=100)
@@ -152,13 +151,18 @@ def test_xla_compiles_neither_towers_nor_what_runs_forward_again(kind, again, mo
 
 
 @pytest.mark.parametrize(
-    ("devices", "held"), [("000", 100 + 10 + 1 + 100), ("001", 100 + 100)]
+    ("devices", "held", "given"), [("000", 100 + 10 + 1 + 100, 0), ("001", 200, 50)]
 )
-def test_parts_of_one_function_hold_what_they_saved_to_its_end(devices, held):
-    """On one device a, b and c run as one function; on two each frees its own."""
-    found = outcome(chain(weight_bytes=0), box(), devices)
+def test_parts_of_one_function_hold_what_they_saved_to_its_end(devices, held, given):
+    """On one device a, b and c run as one function; on two each frees its own.
 
-    assert at(found, "gpu:0", spans(found)["b'"][1]) == held
+    The gradient that begins a function's backward pass is not its to write over.
+    """
+    found = outcome(chain(weight_bytes=0, given_bytes=50), box(), devices)
+    begin, end = spans(found)["b'"]
+
+    assert at(found, "gpu:0", begin) == held + 10 + given
+    assert at(found, "gpu:0", end) == held
 
 
 @pytest.mark.parametrize(
@@ -182,8 +186,8 @@ def test_the_gradient_of_an_embedding_is_the_rows_that_are_read(
     table = dense("a", weights=("t",), lookups=lookups, out=40)
     calls = [dense("x", weights=(), out=8), table, *[dense("b", weights=())] * read]
     one = graph(calls, "x-a a-b"[: 3 + 4 * read], weight_bytes=1000)
-    how = Execution(count)
-    found = outcome(one, box(1), "000"[: 2 + read], how, optimizer=optimizer)
+    units, how = "000"[: 2 + read], {"optimizer": optimizer}
+    found = outcome(one, box(1), units, Execution(count), **how)
     *_, (_, updating), _ = found.timeline.memory["gpu:0"]
 
     assert updating == 1000 + made

@@ -112,7 +112,7 @@ def cost_of(
 
 
 _SUMS = ("matrix_flops", "other_flops", "inner_bytes", "workspace_bytes")
-_SUMS += ("early_bytes", "moved_bytes", "fused_bytes")
+_SUMS += ("early_bytes", "given_bytes", "moved_bytes", "fused_bytes")
 _CHECKS = 2
 
 

@@ -28,7 +28,7 @@ from splitnet.tf.reading.traced import Work, bytes_of
 
 _SAME = ("forward_flops", "backward_flops", "moved_bytes", "fused_bytes", "kernels")
 _SAME += ("workspace_bytes", "early_bytes", "cpu_only", "sequential_steps")
-_SAME += ("efficiency",)
+_SAME += ("efficiency", "given_bytes")
 """Fields of a call that are those of its `Work`."""
 _SAID = 12  # differences in an error
 

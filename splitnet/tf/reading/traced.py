@@ -45,6 +45,7 @@ _FLOPS = {
     **{"Softmax": 7, "Softplus": 8, "LogSoftmax": 8, "Pow": 8, "ResizeBilinear": 8},
 }
 """FLOPs per element, of operations that take more than one."""
+_Ops = _Tensors = Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Work:
     inner_bytes: int = 0
     workspace_bytes: int = 0
     early_bytes: int = 0
+    given_bytes: int = 0
     moved_bytes: float = 0.0
     views: bool = False
     sequential_steps: int = 1
@@ -118,7 +120,9 @@ def trace(
     elsewhere = [*given, *states, *updates, *inner]
     ahead = _peak(forward, elsewhere, [], results) - bytes_of(*results)
     early, again = _early(backward, incoming)
-    behind = _peak(backward, [*elsewhere, *results], [*incoming, *again], returned)
+    known, extra = [*elsewhere, *results], bytes_of(*again)
+    behind = _peak(backward, known, [*incoming, *again], returned)
+    apart = _peak(backward, known, again, returned)
     count, fused = _count(forward, graph), _fused(forward, results)
     matrix = sum(count[name] for name in _PRODUCTS)
     largest = max(_PRODUCTS, key=count.__getitem__)
@@ -128,8 +132,9 @@ def trace(
         saves_inputs=inputs,
         saves_outputs=outputs,
         inner_bytes=bytes_of(*inner) + pushed,
-        workspace_bytes=max(ahead, behind + bytes_of(*again), 0),
+        workspace_bytes=max(ahead, behind + extra, 0),
         early_bytes=bytes_of(*early, *again),
+        given_bytes=max(apart - max(behind, ahead - extra), 0),
         moved_bytes=float(count["moved"]),
         views=bool(given and results) and all(_root(t) is given[0] for t in results),
         sequential_steps=max(1, count["steps"]),
@@ -256,11 +261,7 @@ def _matrix_flops(op: Any) -> int:
 
 
 def _saved(
-    given: Sequence[Any],
-    states: Sequence[Any],
-    results: Sequence[Any],
-    forward: Sequence[Any],
-    backward: Sequence[Any],
+    given: _Tensors, states: _Tensors, results: _Tensors, forward: _Ops, backward: _Ops
 ) -> tuple[tuple[int, ...], tuple[int, ...], list[Any]]:
     """What gradient operations read: of the inputs, of the outputs, and in between."""
     before = {id(op) for op in forward}
@@ -293,10 +294,7 @@ def _pushed_bytes(op: Any) -> int:
 
 
 def _peak(
-    operations: Sequence[Any],
-    elsewhere: Sequence[Any],
-    given: Sequence[Any],
-    returned: Sequence[Any],
+    operations: _Ops, elsewhere: _Tensors, given: _Tensors, returned: _Tensors
 ) -> int:
     """The most that operations hold at once, beyond what they are given.
 
@@ -325,9 +323,7 @@ def _peak(
     return most
 
 
-def _early(
-    backward: Sequence[Any], incoming: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
+def _early(backward: _Ops, incoming: _Tensors) -> tuple[list[Any], list[Any]]:
     """What gradient operations read that is made as soon as the backward pass begins.
 
     It needs no incoming gradient: tensors of the backward pass, and others, which are

@@ -110,17 +110,13 @@ def test_a_layer_with_a_call_of_its_own_is_traced(caplog):
 
 
 def test_functions_of_one_name_are_traced_each():
-    """What was traced for another activation of the same name does not count."""
-
-    def activation(matrix):
-        def act(x):
-            return x @ matrix if matrix is not None else x
-
-        return layers.Dense(8, activation=act)
-
-    for matrix, more in ((None, 0), (np.eye(8, dtype="float32"), 2 * 4 * 8 * 8)):
-        cost = cost_of(call_of(activation(matrix), ROW), 4)
-        assert cost.matrix_flops == 2 * 4 * 10 * 8 + more
+    """Activations have one name; the gradient of one stands beside what it is given."""
+    eye = np.eye(8, dtype="float32")
+    for acts in (False, True):
+        dense = layers.Dense(8, lambda x, acts=acts: x @ eye if acts else x)
+        cost = cost_of(call_of(dense, ROW), 4)
+        assert cost.matrix_flops == 2 * 4 * 10 * 8 + acts * 2 * 4 * 8 * 8
+        assert cost.given_bytes == acts * 4 * 8 * 4
 
 
 def test_what_has_no_gradient_or_no_trace(caplog):
