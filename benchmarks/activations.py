@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.tf.held import events, fullest  # noqa: E402  # found through the path
+from tests.tf.held import events  # noqa: E402  # found through the path
 
 MODELS = (
     "MobileNetV2",
@@ -194,6 +194,21 @@ def allocations(step, addresses):
                 names = [f"*/*/*/{a.replace(':', '_')}.xplane.pb" for a in addresses]
                 return [events(next(Path(folder).glob(name))) for name in names]
         seconds *= 2
+
+
+def fullest(done):
+    """The most bytes asked for at once, beside those before, and the tensors held."""
+    live, held = {}, []
+    now = most = 0
+    for _, out, known in done:
+        if out:
+            live[known["addr"]] = known
+            now += int(known["requested_bytes"])
+            if now > most:
+                most, held = now, list(live.values())
+        elif known["addr"] in live:
+            now -= int(live.pop(known["addr"])["requested_bytes"])
+    return most, held
 
 
 def compare(name, largest, only):
