@@ -93,8 +93,7 @@ def emit(
     blueprint = replace(blueprint, sites=planned_sites(blueprint, plan))
     homes, default = homes_of(plan, blueprint.sites), _default_device()
     cloned = clone(blueprint, lambda one: homes.get(id(one), default), copy=copy)
-    model = cloned.model
-    plan = replace(plan, reused=cloned.reused)
+    model, plan = cloned.model, replace(plan, reused=cloned.reused)
     placed = placement(plan, cloned.flow, cloned.sites)
     wait_for_workers()
     _settle(placed)

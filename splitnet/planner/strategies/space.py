@@ -205,8 +205,7 @@ def towers_of_a_part(
     larger than what they read and give. What `runs_once` is always kept.
     """
     graph, kept = evaluator.graph, dict[str, str]()
-    held = {device: 0 for [device] in devices}
-    large = list[tuple[int, Group]]()
+    held, large = {device: 0 for [device] in devices}, list[tuple[int, Group]]()
     for group in groups:
         if any(runs_once(graph, part) for part in group.parts):
             kept |= dict.fromkeys(group.parts, group.allowed[0])

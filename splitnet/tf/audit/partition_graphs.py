@@ -240,7 +240,7 @@ def _body(step: ExecutedStep, call: Node) -> Iterator[SeenOp]:
         name, here = ahead.pop()
         done.add(name)
         for node in tf_api.function_nodes(name):
-            where = node.device or here
+            where = canonical(node.device, here) or here
             inner = [one for one in tf_api.functions_called(node) if one not in done]
             ahead += [(one, where) for one in inner]
             if not inner and works(node.op):

@@ -51,22 +51,24 @@ def is_update(name: str) -> bool:
     return (key_in(name) or "").startswith("update_")
 
 
-def canonical(device: str) -> str:
+def canonical(device: str, beside: str = "") -> str:
     """One spelling for each device, so that two of them can be compared.
+
+    A name without a host is of that of the device `beside`, or else of this program.
 
     >>> canonical("/device:CPU:1")
     '/job:localhost/replica:0/task:0/device:CPU:1'
     """
     if not device:
         return ""
-    return _canonical(device, tf.config.list_logical_devices()[0].name)
+    return _canonical(device, beside or tf.config.list_logical_devices()[0].name)
 
 
 @functools.cache
-def _canonical(device: str, first: str) -> str:
+def _canonical(device: str, beside: str) -> str:
+    host = tf.DeviceSpec.from_string(beside)
     # "localhost" before a cluster is joined, afterwards this program's job
-    job = tf.DeviceSpec.from_string(first).job or "localhost"
-    usual = tf.DeviceSpec(job, 0, 0, "CPU", 0)
+    usual = tf.DeviceSpec(host.job or "localhost", 0, host.task or 0, "CPU", 0)
     return str(usual.make_merged_spec(tf.DeviceSpec.from_string(device)).to_string())
 
 

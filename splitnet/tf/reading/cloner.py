@@ -167,7 +167,8 @@ class Cloner:
             for old, new in zip(variables_of(original), variables_of(copy)):
                 keras_api.rename_variable(new, old.name, old.path)
             if self._source(original).built:
-                rebuild.carry_assets(self._source(original), copy)
+                with self._on(original):  # tables of vocabularies are made there
+                    rebuild.carry_assets(self._source(original), copy)
 
     def copied_though_held(self) -> dict[int, tuple[Any, str]]:
         """Layers that are used, and copied ones inside of those, if any, with why."""

@@ -37,7 +37,7 @@ from splitnet.core.cluster import CLIENT, Cluster, Device, Host, Link
 from splitnet.core.errors import ConfigError, format_bytes, parse_bytes
 from splitnet.core.serialization import write_cluster
 from splitnet.tf.runtime.devices import host_memory_bytes
-from splitnet.tf.runtime.logging import hide_remarks
+from splitnet.tf.runtime.logging import hide_remarks, log_filter
 
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
 _READY = b"ready"  # then, if memory is limited, the bytes that are left of it
@@ -114,8 +114,7 @@ class LocalWorkers(AbstractContextManager["LocalWorkers"]):
         faults: list[str] = []
         room: dict[str, int] = {}
         for index in indices:
-            process = self.processes[index]
-            left = max(deadline - time.monotonic(), 0.0)
+            process, left = self.processes[index], max(deadline - time.monotonic(), 0.0)
             if not select.select([process.stdout], [], [], left)[0]:
                 faults.append(f"worker {index} is not ready in {_START_SECONDS:.0f} s")
             elif (said := process.stdout.readline().split())[:1] == [_READY]:
@@ -322,7 +321,8 @@ def serve(
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     path = Path(__file__).parents[1] / "internals" / "server.py"
-    server_class, options, version = runpy.run_path(str(path))["server_api"]()
+    with log_filter():
+        server_class, options, version = runpy.run_path(str(path))["server_api"]()
     kinds = ("intra_op_parallelism_threads", "inter_op_parallelism_threads")
     config = options(**dict.fromkeys(kinds, threads or 0))
     server = server_class(spec_of(cluster.hosts), "worker", index, config=config)

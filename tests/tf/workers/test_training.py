@@ -117,6 +117,12 @@ def trained(tmp_path_factory):
         audit = sn.audit(model, plan, (x[:64], y[:64]))
         answer["audit"] = [finding.text for finding in audit.findings]
         answer["local"] = fit(made(("cpu:0", "cpu:0"))[0], 5)
+        words = keras.Input((3,), dtype="string")
+        codes = layers.Embedding(3, 4)(layers.StringLookup(vocabulary=["a"])(words))
+        on = {"*": "worker:1/cpu:0"}
+        looks_up = sn.place(keras.Model(words, codes), cluster, pins=on)
+        audit = sn.audit(looks_up, None, tf.constant([["a", "b", "c"]]))
+        answer["words"] = [finding.text for finding in audit.findings]
 
         folder = tempfile.mkdtemp()
         model, _ = made()
@@ -187,6 +193,7 @@ FACTS = {
     "measured": 0,
     "links": [["*", "*"], *sorted(map(list, permutations(NAMES, 2)))],
     "audit": [],
+    "words": [],  # tables of vocabularies are on workers too
     # They end by Ctrl-C, and by `stop()` also where one hangs; nothing is left.
     "interrupted": -signal.SIGINT,
     "left": [],
