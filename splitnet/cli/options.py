@@ -80,8 +80,7 @@ SCORE: Table = {
 
 def spelled_out(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Give a command the signature that typer reads, from its annotations."""
-    hints = get_type_hints(command, include_extras=True)
-    found = []
+    hints, found = get_type_hints(command, include_extras=True), []
     for name, one in signature(command).parameters.items():
         table, usual = {name: hints[name]}, one.default
         if one.kind is Parameter.VAR_KEYWORD:
@@ -230,14 +229,14 @@ def load_source(
         with progress(f"loading {target}"), redirect_stdout(sys.stderr):
             module = None if saved else _module(place)
             if module and not hasattr(module, name):
-                has = ", ".join(one for one in dir(module) if one[0] != "_")
+                has = ", ".join(n for n in dir(module) if n[0] != "_") or "nothing"
                 raise sn.DeclarationError(f"{place} has no {name!r}. It has: {has}.")
             value = getattr(module, name) if module else keras.models.load_model(place)
             if callable(value) and not isinstance(value, kinds):
                 value = without_memory(value) if empty else value()
     except sn.SplitnetError:
         raise
-    except Exception as error:  # the program of the user may raise anything
+    except (Exception, SystemExit) as error:  # whatever the user's program raises
         ours = '  File "<frozen ', f'  File "{Path(sn.__file__).parent}'
         frames = traceback.format_tb(error.__traceback__)
         more = "".join([one for one in frames if not one.startswith(ours)][-3:])

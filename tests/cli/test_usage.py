@@ -90,6 +90,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("measure x.py:x --allow-remote", "--allow-remote belongs to --links"),
         ("cluster health {cluster}", "no worker with an address in [hosts]"),
         ("audit none.py:x --plan {plan}", "there is no file 'none.py'"),
+        ("plan {exits}:x --cluster cpu", "raised SystemExit: 0"),
         ("plan none.py:x -o no/plan.json", "cannot write the plan 'no/plan.json'"),
         ("measure none.py:x -o no/costs.json", "there is no folder"),
         ("launch -o no/job.sh -- python train.py", "there is no folder"),
@@ -106,10 +107,11 @@ def test_wrong_questions_are_answered_with_words(
     box = tmp_path / "box.toml"
     text.write_text("{ not json")
     other.write_text('{"some": "thing"}')
+    (exits := tmp_path / "exits.py").write_text("raise SystemExit(0)")
     write_cluster(Cluster.of("cpu", "worker:0/cpu:0"), box)
     files = {"plan": plan_file, "workload": workload_file, "cluster": box}
 
-    printed = cli(words.format(**files, text=text, other=other), 2)
+    printed = cli(words.format(**files, text=text, other=other, exits=exits), 2)
     assert printed.out == ""
     assert printed.err.startswith("splitnet: ")
     assert said in printed.err

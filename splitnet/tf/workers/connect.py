@@ -358,7 +358,7 @@ def job_of(environ: Mapping[str, str]) -> Job:
 
 def _tf_config(environ: Mapping[str, str]) -> _Found:
     config = json.loads(environ["TF_CONFIG"])
-    jobs, task = config["cluster"], config.get("task", {})
+    jobs, task = config["cluster"], config.get("task") or {}
     if not (jobs.get("chief") and jobs.get("worker")):
         need = "its cluster needs a chief, whose program trains, and workers that serve"
         raise ValueError(f"{need}; found: {', '.join(jobs) or 'none'}")
