@@ -18,6 +18,8 @@ def main(kind: str, engine: str, *arguments: str) -> None:
             label, place = edge.attr["xlabel"], edge.attr["xlp"]
             if label and place:
                 look = {"shape": "plain", "fixedsize": "false", "style": ""}
+                # Drawn smaller than it was placed: sizes are rounded on the way.
+                label = label.replace('CELLPADDING="2"', 'CELLPADDING="1"')
                 look |= {"tooltip": " ", "label": f"<{label}>", "pos": place}
                 graph.add_node(f"label-{edge.attr['id']}", **look)
             edge.attr["xlabel"] = ""
