@@ -7,6 +7,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.planner.plan_file import plan_to_dict
 from splitnet.planner.planner import plan_graph
+from tests.planner.test_workloads import MACHINE, node
 from tests.zoo import shared
 
 
@@ -25,11 +26,8 @@ def plan_file(tmp_path, saved_plan):
 
 @pytest.fixture
 def workload_file(tmp_path):
-    node = {"fpgaLatency": 1.0, "cpuLatency": 10.0, "size": 1}
-    node |= {"supportedOnFpga": True, "isBackwardNode": False}
-    machine = {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 100}
-    nodes = [node | {"id": i} for i in (1, 2, 3)]
+    nodes = [node(i, size=1) for i in (1, 2, 3)]
     edges = [{"sourceId": i, "destId": i + 1, "cost": 0.25} for i in (1, 2)]
     path = tmp_path / "workload.json"
-    path.write_text(json.dumps(machine | {"nodes": nodes, "edges": edges}))
+    path.write_text(json.dumps(MACHINE | {"nodes": nodes, "edges": edges}))
     return str(path)
