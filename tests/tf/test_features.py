@@ -14,13 +14,13 @@ import pytest
 from keras import callbacks, layers
 
 import splitnet as sn
-from tests.tf.check import assert_near, emitted, numbers
+from tests.tf.check import assert_near, classes, emitted, numbers
 from tests.tf.zoo import two_branches
 
 pytestmark = pytest.mark.slow
 
 PINS = {"left": "gpu:0", "norm": "gpu:0", "right": "gpu:1", "drop": "gpu:1"}
-BATCH, STEPS = 4, 3
+BATCH, COUNT = 4, 12
 
 
 def source():
@@ -39,11 +39,8 @@ def source():
 
 
 def data():
-    rng = np.random.default_rng(0)
-    n = BATCH * STEPS
-    x = {key: rng.normal(size=(n, 6)).astype("float32") for key in "ab"}
-    kind = rng.integers(0, 3, n).astype("int32")
-    return x, {"kind": kind, "size": rng.normal(size=(n, 1)).astype("float32")}
+    x = {key: numbers(6, seed=i, count=COUNT) for i, key in enumerate("ab")}
+    return x, {"kind": classes(3)[:COUNT], "size": numbers(1, seed=2, count=COUNT)}
 
 
 def placed(model):
@@ -96,7 +93,7 @@ def weights_and_losses(model, folder):
         metrics={"kind": ["accuracy"], "size": [off]},
         weighted_metrics={"kind": ["accuracy"]},
     )
-    ramp = np.linspace(0, 1, BATCH * STEPS)
+    ramp = np.linspace(0, 1, COUNT)
     weights = {"kind": ramp, "size": 1 - ramp}
     return fit(model, sample_weight=weights, validation_split=0.33), state(model)
 
