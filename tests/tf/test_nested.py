@@ -1,13 +1,12 @@
 """Models inside models: opened, so that their calls can be split, or kept whole."""
 
 import keras
-import numpy as np
 import pytest
 from keras import layers
 
 import splitnet as sn
 from splitnet.tf.placement.placed import placed_of
-from tests.tf.check import assert_near, emitted
+from tests.tf.check import assert_near, emitted, numbers, words
 from tests.tf.test_bad_input import Own
 
 pytestmark = pytest.mark.filterwarnings("ignore:(?s).*destroy the mask:UserWarning")
@@ -26,24 +25,21 @@ def stem():
 
 def nested():
     """A model called twice, once frozen in its mode, with masks; a name used twice."""
-    words = keras.Input((5,), dtype="int32", name="words")
-    known = layers.Embedding(9, 4, mask_zero=True, name="embed")(words)
+    entry = keras.Input((5,), dtype="int32", name="words")
+    known = layers.Embedding(9, 4, mask_zero=True, name="embed")(entry)
     body = stem()
     read = layers.GlobalAveragePooling1D(name="read")(body(body(known), training=False))
     head = keras.Sequential([layers.Dense(4, "tanh", name="d"), layers.Dense(2)])
     head.name = "head"
-    return keras.Model(words, head(read), name="nested")
+    return keras.Model(entry, head(read), name="nested")
 
 
-def data():
-    rng = np.random.default_rng(0)
-    words = rng.integers(0, 9, (8, 5)).astype("int32")
-    return words, rng.normal(size=(8, 2)).astype("float32")
+DATA = words(5, 9)[:8], numbers(2, count=8)
 
 
 def trained(model, **compiled):
     """Outputs, the losses of two steps, weights, outputs."""
-    x, y = data()
+    x, y = DATA
     model.compile(keras.optimizers.SGD(0.1), "mse", **compiled)
     before = model(x)
     losses = [model.train_on_batch(x[i : i + 4], y[i : i + 4]) for i in (0, 4)]
@@ -107,7 +103,7 @@ def test_placed_equals_plain_opened_or_whole(choice, cluster, plain, tmp_path):
     row = next(r for r in sn.summary(placed).split("\n") if "stem" in r)
     assert ("gpu:0" in row and "gpu:1" in row) is (choice == "expand")
     assert_near(trained(placed), plain)
-    x, y = data()
+    x, y = DATA
     sn.audit(placed, plan, (x[:4], y[:4])).check()
     placed.save_weights(tmp_path / "placed.weights.h5")
     model.load_weights(tmp_path / "placed.weights.h5")
