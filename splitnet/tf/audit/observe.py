@@ -25,7 +25,10 @@ from splitnet.tf.workers.connect import wait_for_workers
 _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
 # TensorFlow collects executed graphs per process, so one audit runs at a time.
 _ONE_AT_A_TIME = threading.RLock()
-_FORWARD_ONLY = "no targets or not compiled: only the forward pass was watched."
+_FORWARD_ONLY = (
+    "only the forward pass was watched: no targets, no compile(), or a plan "
+)
+_FORWARD_ONLY += "with training=False."
 _EAGER = (
     "run_eagerly=True: forward ops run on their devices, but backward and update ops "
     "run one by one where TensorFlow puts them; neither is observed."
@@ -41,7 +44,8 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
     Args:
         model: a compiled Keras model, emitted by splitnet or not. One that is not
             compiled is audited in its forward pass only.
-        plan: what it should do; that of the emitted model if None.
+        plan: what it should do; that of the emitted model if None. Of one that was made
+            with training=False the forward pass is audited.
         batch: one batch as `fit` takes it: `(x, y)` or `(x, y, sample_weight)`, with a
             list or dict of inputs as the model has them; or `x` alone.
 
@@ -57,7 +61,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         raise AuditError(f"{fault}: give audit() the plan that it should keep.")
     plan = placed.plan if plan is None else plan
     inputs, targets, weights = unpacked(batch)
-    training = model.compiled and targets is not None
+    training = model.compiled and targets is not None and plan.training
     with contextlib.ExitStack() as held:
         held.enter_context(_ONE_AT_A_TIME)
         functions = held.enter_context(tf_api.watch_graphs())

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -192,11 +193,12 @@ def test_audits_in_two_threads_do_not_disturb_each_other(placed):
 
 def test_audit_without_targets_watches_the_forward_pass(cluster, placed):
     """And says so; what the function hands to its caller is no transfer."""
-    audit = sn.audit(placed, None, X).check()
-
-    assert "only the forward pass was watched" in audit.notes[0]
-    rows = {row.part: row for row in audit.rows}
-    assert (rows["left"].forward, rows["left"].backward) == ("gpu:0", "")
+    predicts = replace(sn.plan_of(placed), training=False)
+    for plan, batch in ((None, X), (predicts, (X, Y))):
+        audit = sn.audit(placed, plan, batch).check()
+        assert "only the forward pass was watched" in audit.notes[0]
+        rows = {row.part: row for row in audit.rows}
+        assert (rows["left"].forward, rows["left"].backward) == ("gpu:0", "")
     first = keras.Input((6,))
     made = layers.Dense(64, name="made")(first)
     ends = [layers.Dense(64, name=name)(made) for name in ("near", "far")]
