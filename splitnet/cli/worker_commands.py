@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument
 
+import splitnet as sn
 from splitnet.cli.console import answer, say
 from splitnet.cli.options import AllowRemote
 from splitnet.core.checks import Count, Positive
@@ -90,10 +91,10 @@ def run_with_workers(
 
     SIGTERM ends both. `options` are those of `sn.local_workers`.
     """
-    from splitnet.tf.workers import connect, start
+    from splitnet.tf.workers import connect
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
-    with start.local_workers(workers, **options) as started:
+    with sn.local_workers(workers, **options) as started:
         # With workers of this machine a program is in no job of many hosts.
         job = connect.JOB_VARIABLES
         environ = {k: v for k, v in os.environ.items() if k not in job}

@@ -97,6 +97,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("launch --image x -- true", "--image is of --engine kubernetes"),
         ("worker --core 9999 --index 0", "there is no processor core 9999 here"),
         ("worker --cluster {cluster}", "the number of this worker is unknown"),
+        ("cluster up --workers 65 -- true", "count= must be int >= 1 and <= 64"),
         (f"audit {__file__}:x --plan {{plan}} --batch 8", "its own"),
     ],
 )
