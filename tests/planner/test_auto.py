@@ -210,7 +210,7 @@ def test_what_is_fixed_and_fits_nowhere_says_so():
             verb(chain(4), BOX, **how)
 
 
-@pytest.mark.parametrize("graph", [HEAVY, wide(2), random_dag(16)])
+@pytest.mark.parametrize("graph", [HEAVY, wide(2), random_dag(1, 12), random_dag(16)])
 def test_what_a_row_says_to_type_gives_that_row(graph):
     plan = partial(sn.plan, effort=3000)
     found = sn.compare_strategies(graph, BOX, effort=3000)

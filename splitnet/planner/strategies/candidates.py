@@ -266,8 +266,10 @@ class Trial:
                     plays += len(judge.graph.parts) * best.execution.microbatches
                     if one.fits and one.seconds < (1 - _LEAST_GAIN) * best.seconds:
                         best, at, idle = one, there, 0
-            if best not in near:
-                self._run_counts((best.evaluator, best.device_of), self.counts)
+            if best not in near:  # at once it is what microbatches=1 would not find
+                least = min(best.execution.microbatches, 2)
+                counts = [count for count in self.counts if count >= least]
+                self._run_counts((best.evaluator, best.device_of), counts)
 
     def _table(
         self, known: Iterable[Placed]
