@@ -2,7 +2,7 @@
 
     python docs/images/charts.py
 
-The figures are those of benchmarks/README.md, which has their commands.
+The figures and their commands are in benchmarks/README.md and benchmarks/plans.md.
 """
 
 from pathlib import Path

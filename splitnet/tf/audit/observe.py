@@ -26,9 +26,8 @@ _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
 # TensorFlow collects executed graphs per process, so one audit runs at a time.
 _ONE_AT_A_TIME = threading.RLock()
 _FORWARD_ONLY = (
-    "only the forward pass was watched: no targets, no compile(), or a plan "
+    "only the forward pass was watched: no targets, not compiled, or training=False."
 )
-_FORWARD_ONLY += "with training=False."
 _EAGER = (
     "run_eagerly=True: forward ops run on their devices, but backward and update ops "
     "run one by one where TensorFlow puts them; neither is observed."
