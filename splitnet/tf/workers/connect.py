@@ -316,7 +316,7 @@ def _make(
             wait()
             try:
                 return run(*args, **kwargs)
-            except Exception as error:
+            except Exception as error:  # whatever fails is raised again
                 if type(error).__name__ == "CancelledError":
                     error.add_note(_CAUSE)
                 raise
