@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -203,7 +204,7 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     matches wins.
     """
     names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
-    taken, order = {*chain(*names.values())}, graph.networkx()
+    taken, order = {*chain(*names.values())}, cache(graph.networkx)
     for key in (key for key in table if key not in taken):
         begun = {call for call in graph.call if call.startswith(f"{key}_")}
         for call in _in_range(order, str(key)) or begun:
@@ -229,14 +230,18 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     return selected
 
 
-def _in_range(order: "nx.DiGraph[str]", key: str) -> set[str]:
+def _in_range(order: Callable[[], "nx.DiGraph[str]"], key: str) -> set[str]:
     """The calls of a range; none if the name is not that of a range of calls."""
-    sides, found = f" {key} ".split(" .. "), {*order}
+    sides = f" {key} ".split(" .. ")
+    if len(sides) != 2:
+        return set()
+    graph = order()
+    found = {*graph}
     for side, reach in zip(sides, (nx.descendants, nx.ancestors)):
         ends = {name for name in side.strip().split(", ") if name}
-        if len(sides) != 2 or not ends <= order.nodes.keys():
+        if not ends <= graph.nodes.keys():
             return set()
-        found &= ends.union(*(reach(order, end) for end in ends)) or {*order}
+        found &= ends.union(*(reach(graph, end) for end in ends)) or {*graph}
     return found
 
 

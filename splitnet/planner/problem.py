@@ -377,13 +377,18 @@ def _names(graph: Graph, pieces: Units) -> list[str]:
     Several first calls that nothing but inputs feeds are left out, or several outputs.
     """
     every = [call.name.replace("_", "/") + "/" for call in graph.calls]
-    line, names, order = sorted(every), list[str](), graph.networkx()
+    line, names = sorted(every), list[str]()
     inputs = {c.name for c in graph.calls if graph.part[c.part].kind == "input"}
+    before: dict[str, set[str]] = {call.name: set() for call in graph.calls}
+    after: dict[str, set[str]] = {call.name: set() for call in graph.calls}
+    for tensor in graph.tensors:
+        before[tensor.target].add(tensor.source)
+        after[tensor.source].add(tensor.target)
     for piece in pieces:
         own = dict.fromkeys(graph.calls[call].name for call in piece).keys()
         (first, *more), ends = own, list[str]()
-        for near in (order.pred, order.succ):
-            found = [call for call in own if near[call].keys().isdisjoint(own)]
+        for near in (before, after):
+            found = [call for call in own if near[call].isdisjoint(own)]
             alone = own | inputs >= {*chain(*(near[call] for call in own))}
             left_out = alone and len(found) > 1 and "" not in ends
             ends.append("" if left_out else ", ".join(found))
