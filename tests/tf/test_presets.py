@@ -3,7 +3,8 @@
 Sources: NVIDIA DeepLearningExamples, `TensorFlow/Classification/ConvNets/resnet50v1.5`
 (training and inference) and `TensorFlow2/LanguageModeling/BERT` (inference of BERT-base
 for SQuAD), PyTorch pull request 45591 (an LSTM of cuDNN), and lambdal/deeplearning-
-benchmark, `pytorch/pytorch-train-*.csv` (training). Figures are for one GPU.
+benchmark, `pytorch/pytorch-train-*.csv` (training; columns `resnet50` and
+`bert_base_squad`). Figures are for one GPU.
 """
 
 import functools
@@ -36,10 +37,11 @@ def lstm():
 
 FLOAT, HALF = "float32", "mixed_float16"
 TRAINED = {  # samples per second and batch: ResNet-50 and BERT-base, in 32 and 16 bits
-    "V100": ((369, 128), (104, 24), (833, 256), (229, 48)),
-    "RTX 4090": ((721, 224), (224, 48), (1301, 448), (379, 96)),
-    "A100": ((1066, 640), (304, 172), (1582, 1280), (458, 320)),
-    "H100": ((1893, 640), (586, 172), (2787, 1280), (865, 320)),
+    "V100": ((369, 128), (42, 24), (833, 256), (189, 48)),
+    "RTX 4090": ((721, 224), (137, 48), (1301, 448), (297, 96)),
+    "A10": ((349, 224), (70, 48), (638, 448), (135, 96)),
+    "A100": ((1066, 640), (239, 172), (1582, 1280), (443, 320)),
+    "H100": ((1893, 640), (437, 172), (2787, 1280), (870, 320)),
 }
 HOW = (resnet50, FLOAT), (bert, FLOAT), (resnet50, HALF), (bert, HALF)
 
