@@ -42,8 +42,8 @@ def small_machine(seed, factor=1.0):
 RANDOM, BOX, PINS = small_machine(5)
 LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}}
 ALL_ON_ONE = {f"c{i}": "gpu:0" for i in range(8)}
-ALL_APART = altered(chain(3), "parts", "c1", apart=("c0",))
-ALL_APART = altered(ALL_APART, "parts", "c2", apart=("c0", "c1"))
+APART = altered(chain(3), "parts", "c1", apart=("c0",))
+ALL_APART = altered(APART, "parts", "c2", apart=("c0", "c1"))
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,11 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
     [
         (chain(2), {"*": "cpu"}, "1 GiB", "4 MiB", "fit on cpu:0, where it must be."),
         (wide(2), {}, "2 MiB", "3 MiB", "does not fit on any device it may use"),
+        (APART, {}, "2 MiB", "3 MiB", "does not fit on any device it may use"),
         (wide(3), {}, "8 MiB", "8 MiB", "do not fit together"),
         (chain(2), {"*": "gpu"}, "3 MiB", "9 GiB", "6.00 MiB on gpu:0, gpu:1\n"),
     ],
-    ids=["on its device", "anywhere", "together", "where it may be"],
+    ids=["on its device", "anywhere", "apart", "together", "where it may be"],
 )
 def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said):
     box = Cluster.of("2*gpu", "cpu", memory=memory, cpu_memory=cpu_memory)
