@@ -59,9 +59,9 @@ def plan(
             "pipeline". None: "convex" for the throughput of a Keras model, if it fits.
         seed: of the random moves of the search, 0.
         cut_penalty: share of the objective traded for fewer device crossings, 0.02.
-        regroup: whether calls are placed one by one, but for those of a declared
-            branch, and the parts of the plan are those that then run together; always
-            so for a Keras model.
+        regroup: whether calls of a `Graph` are placed one by one, but for those of a
+            declared branch, and the parts of the plan are those that then run together;
+            always so for a Keras model, never for a net.
         nested: models inside a Keras model: "expand" or "keep"; see `read`.
         on_progress: called with the share of the search done and the best value so far.
         strategy: "auto" chooses how to use the devices as well: one of them, branches,
@@ -133,7 +133,8 @@ def _read(
         pins = pins_as_built(given, graph, cluster, options.nested)
     elif isinstance(pins, str | PathLike):
         pins = load_plan(Path(pins))
-    again = options.regroup or not isinstance(source, Net | Graph)
+    of_calls = isinstance(source, Graph) and options.regroup
+    again = of_calls or not isinstance(source, Net | Graph)  # a net has branches alone
     known = replace(options, costs=load_costs(options.costs), pins=pins, regroup=again)
     return source, in_calls(graph) if again else graph, cluster, known
 

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.graph import Graph
+from splitnet.core.graph import Graph, Part
 from splitnet.planner import load_graph
 from splitnet.planner.constraints import Group
 from splitnet.planner.load_graph import Floats, ForwardGraph, Ints, LoadGraph
@@ -352,14 +352,17 @@ def in_functions(
     number = {name: i for i, name in enumerate(dict.fromkeys(device_of.values()))}
     device = [number[device_of[unit.name]] for unit in step.units]
     pieces = functions_called(graph, step, device)
-    names = _names(graph, pieces)
-    part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
-    parts = tuple(
-        replace(graph.part[graph.calls[piece[0]].part], name=name, near=())
-        for name, piece in zip(names, pieces)
-    )
-    calls = tuple(replace(one, part=part_of[i]) for i, one in enumerate(graph.calls))
-    parted = bind_shared_weights(replace(graph, calls=calls, parts=parts))
+    part_of, parts = dict[str, str](), list[Part]()
+    own = [[graph.calls[call] for call in piece] for piece in pieces]
+    for name, its in zip(_names(graph, pieces), own):
+        part_of |= dict.fromkeys((call.name for call in its), name)
+        parts.append(replace(graph.part[its[0].part], name=name, near=()))
+    for i, its in enumerate(own):  # apart from the functions of those parts
+        away = chain(*(graph.part[call.part].apart for call in its))
+        ends = (part_of[call.name] for name in away for call in graph.calls_of[name])
+        parts[i] = replace(parts[i], apart=tuple(dict.fromkeys(ends)))
+    calls = tuple(replace(one, part=part_of[one.name]) for one in graph.calls)
+    parted = bind_shared_weights(replace(graph, calls=calls, parts=tuple(parts)))
     return parted, {call.part: device_of[call.name] for call in calls}
 
 

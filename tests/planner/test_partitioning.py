@@ -12,7 +12,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.planner.constraints import select, with_pins
 from splitnet.planner.problem import functions_called, in_functions
 from splitnet.simulator.step_graph import step_graph
-from tests.zoo import between_parts, call, chain, graph_of, random_dag
+from tests.zoo import altered, between_parts, call, chain, graph_of, random_dag
 
 BOX = Cluster.of("2*gpu", "cpu")
 
@@ -83,11 +83,13 @@ def test_functions_end_where_data_cross(names, edges, away, parts):
     assert [part.name for part in as_run(graph, device_of)[0].parts] == parts
 
 
-def test_functions_that_share_weights_are_bound():
+def test_functions_that_share_weights_are_bound_and_others_stay_apart():
     """A layer called at both ends of a chain keeps both ends on one device."""
     names = [call.name for call in chain(4).calls]
     calls = [call(n, weights=("w",) if n in ("x", "c3") else ()) for n in names]
     graph = graph_of("g", calls, list(pairwise(names)))
+    graph = altered(graph, "parts", "c1", apart=("c0",))
     parted, _ = as_run(graph, dict.fromkeys(names, "gpu:0") | {"c1": "gpu:1"})
 
     assert parted.part[parted.call["c3"].part].near == (parted.call["x"].part,)
+    assert parted.part["c1"].apart == (parted.call["c0"].part,) == ("x .. c0",)

@@ -147,7 +147,8 @@ def test_xla_leaves_out_what_it_cannot_compile(cluster):
     last = net.branch("outside", last, [Outside(), layers.Reshape((2, 2))], on="gpu:0")
     last = net.branch("recurrent", last, layers.SimpleRNN(2), on="gpu:1")
     net.output(net.branch("head", last, layers.Dense(1), on="gpu:1"))
-    plan = sn.plan(net, cluster, batch=BATCH, time_limit=0.1)
+    how = {"time_limit": 0.1, "regroup": True}  # the branches of a net stay
+    plan = sn.plan(net, cluster, batch=BATCH, **how)
     with pytest.warns(UserWarning, match="runs as it is") as warned:
         model = sn.emit(net, plan, xla=True)
 
