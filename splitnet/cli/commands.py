@@ -5,6 +5,7 @@ import runpy
 import statistics
 import sys
 import time
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,13 @@ from typer import Argument, Option
 
 import splitnet as sn
 import splitnet.cli.options as cli
-from splitnet.cli.console import answer, import_tensorflow, local_devices, progress
+from splitnet.cli.console import (
+    answer,
+    import_tensorflow,
+    local_devices,
+    progress,
+    python_shows_warning,
+)
 from splitnet.cli.worker_commands import run_with_workers
 from splitnet.core.checks import Count, Positive
 from splitnet.core.errors import format_bytes, format_count, format_seconds, percent
@@ -260,6 +267,7 @@ def run(
         return run_with_workers(command, workers, max_restarts=max_restarts)
     import_tensorflow(level="2")
     sn.configure()
+    warnings.showwarning = python_shows_warning
     sys.argv, sys.path[0] = command, str(Path(script).resolve().parent)
     try:
         runpy.run_path(script, run_name="__main__")

@@ -203,12 +203,10 @@ class Net(Pictured):
         if not self.outputs:
             what = "has no output; say net.output(ref) for each."
             found.append(f"net {self.name!r} {what}")
-        needed = {ref.number for output in self.outputs for ref in output.sources}
-        for number, branch in reversed([*enumerate(self.branches)]):
-            if number in needed:
-                needed |= {ref.number for ref in branch.sources if ref.net is self}
+        readers = (*self.branches, *self.outputs)  # whose last ones are told
+        read = {ref.number for x in readers for ref in x.sources if ref.net is self}
         for number, branch in enumerate(self.branches if self.outputs else ()):
-            if number not in needed:
+            if number not in read:
                 who = f"{branch.where}: {branch.kind} {branch.name!r}"
                 found.append(f"{who} leads to no output; use it or remove it.")
         return [*found, *(f"{fault}." for fault in conflicts(named, pins))]

@@ -27,6 +27,8 @@ from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError, show
 
 Value = TypeVar("Value")
 
+PICTURES = ("svg", "png", "pdf", "dot")
+"""Suffixes of pictures, which no other file may have."""
 _MOST_BYTES = 1 << 30
 _MOST_DEPTH = 64
 _MOST_LETTERS = 10_000
@@ -173,6 +175,9 @@ def write_json(values: object, path: str | Path, what: str) -> None:
 def check_place(path: str | os.PathLike[str], what: str) -> tuple[Path, int | None]:
     """The file to write, and the mode of the one there; an error if it cannot be."""
     with _file(f"write the {what}", path):
+        suffix = Path(path).suffix.lower()
+        if what != "picture" and suffix[1:] in PICTURES:
+            raise ValueError(f"{suffix} is of pictures, which sn.draw makes")
         target = Path(os.path.realpath(path))
         if not target.parent.is_dir():
             raise ValueError(f"there is no folder {str(target.parent)!r}")

@@ -24,9 +24,9 @@ from msgspec import Meta
 from splitnet.core.audit import Audit
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError, format_bytes, format_count, warn
-from splitnet.core.net import Net
+from splitnet.core.net import Branch, Net
 from splitnet.core.plan import Plan
-from splitnet.core.serialization import user_cache, write_bytes
+from splitnet.core.serialization import PICTURES, user_cache, write_bytes
 from splitnet.core.timeline import Timeline
 from splitnet.view import style
 from splitnet.view.diagram import fold
@@ -35,7 +35,6 @@ from splitnet.view.style import QUIET, Line, escaped, mixed
 from splitnet.view.tables import table
 from splitnet.view.timeline import dot_of_steps
 
-_FORMATS = ("svg", "png", "pdf", "dot")
 _CHILD = Path(__file__).with_stem("graphviz_child")  # .py, or .pyc
 # What precedes the picture, and names of nodes, which browsers show as tooltips.
 _NOT_DRAWN = re.compile(rb"\A[\s\S]*?(?=<svg)|<!--.*?-->\n|<title>[^<]*</title>\n")
@@ -68,9 +67,9 @@ def draw(
             written, or Graphviz is missing.
     """
     kind = Path(path).suffix.lower().removeprefix(".")
-    if kind not in _FORMATS:
+    if kind not in PICTURES:
         fault = f"the suffix .{kind} is unknown" if kind else "it has no suffix"
-        known = ", ".join(f".{name}" for name in _FORMATS)
+        known = ", ".join(f".{name}" for name in PICTURES)
         raise SplitnetError(f"cannot draw to {str(path)!r}: {fault}. Allowed: {known}.")
     return write_bytes(picture(thing, kind, other=other, dpi=dpi), path, "picture")
 
@@ -139,7 +138,7 @@ def _dot_of_devices(cluster: Cluster) -> str:
 def _dot_of_net(net: Net) -> str:
     """A box for each branch, or for equal ones, with its layers and its devices."""
     branch = {one.name: one for one in net.branches}
-    requested = {name: ", ".join(one.on) for name, one in branch.items()}
+    requested = {name: _requested(one) for name, one in branch.items()}
     layers = {name: _layers(one.body) for name, one in branch.items()}
     look = {name: (one.kind, layers[name]) for name, one in branch.items()}
     dot = style.page(graphviz.Digraph(), fixed=False, rankdir="LR", pad="0.2")
@@ -151,8 +150,8 @@ def _dot_of_net(net: Net) -> str:
             rows.append(Line(style.counted(count, "branch"), 8.5, QUIET))
         if layers[first.name]:
             rows.append(Line(layers_text(layers[first.name]), 8.5, QUIET))
-        if first.on != ("auto",) and first.kind != "input":
-            rows.append(Line(f"on {requested[first.name]}", 9))
+        if requested[first.name] != "auto" and first.kind != "input":
+            rows.append(Line(f"on {style.shortened(requested[first.name], 34)}", 9))
         fill = "white" if first.kind == "input" else mixed("#034793", "#ffffff", 0.9)
         number = str(len(dot.body))
         dot.node(number, label=style.html_label(rows), fillcolor=fill)
@@ -160,6 +159,12 @@ def _dot_of_net(net: Net) -> str:
     ends = {(box[x.name], box[one.name]) for one in net.branches for x in one.sources}
     dot.edges(sorted((source, target) for source, target in ends if source != target))
     return str(dot.source)
+
+
+def _requested(branch: Branch) -> str:
+    """The devices that a branch may be on; of towers and slices those of each."""
+    each = branch.towers.on if branch.towers else branch.slices or [branch.on]
+    return ", ".join(" or ".join(places) for places in each)
 
 
 def _layers(body: object) -> tuple[str, ...]:

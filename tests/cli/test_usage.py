@@ -82,6 +82,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("plan {other} --cluster cpu", "neither a plan nor"),
         ("plan {workload} --cluster cpu", "includes its machine"),
         ("draw {workload}", "it is not a plan of version 1"),
+        ("report {plan} -o a.svg", "'a.svg': .svg is of pictures, which sn.draw"),
         ("score {plan} {other} --cluster cpu", "names cannot be placed"),
         ("audit {plan}", "has none"),
         ("run --gpu none.py", "no script '--gpu'. The usage is: splitnet run [OPT"),

@@ -188,6 +188,19 @@ def test_fault_of_a_declaration_is_told(declare, words):
     assert words in faults(declare)
 
 
+def test_branches_that_lead_nowhere_are_told_by_their_last_and_are_counted():
+    def declare(net):
+        start = x(net)
+        for n in range(100):
+            net.branch(f"b{n}", net.branch(f"a{n}", start, BODY), BODY)
+        return [start]
+
+    text = faults(declare)
+    assert "'a0'" not in text
+    assert text.count(UNUSED) == 30
+    assert text.endswith("  - and 70 more")
+
+
 def test_all_faults_come_at_once_with_their_lines():
     def declare(net):
         net.branch("a", x(net), BODY, on="gpx:1")

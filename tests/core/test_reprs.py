@@ -60,13 +60,20 @@ def test_nets_and_clusters_show_themselves_in_a_notebook():
     net = sn.Net("fusion")
     pixels = net.input("image<1>", (8,))
     seen = net.branch("see", pixels, lambda x: x, on="gpu:1")
-    net.output(net.merge("join", [seen, pixels], lambda its: its[0]))
+    pair, free = [("gpu:2", "cpu"), "gpu:3"], ("gpu:4", "cpu")
+    copies = net.towers("copies", pixels, lambda x: x, on=pair)
+    slices = net.split("slices", pixels, lambda x: x, on=pair)
+    rest = net.branch("rest", pixels, lambda x: x, on=free)
+    its = [seen, pixels, copies, slices, rest]
+    net.output(net.merge("join", its, lambda its: its[0]))
 
     picture = in_notebook(net, "image/svg+xml")
 
     assert picture.startswith("<svg")
     for words in ("image&lt;1&gt;", ">see<", "on gpu:1", ">join<", "on cpu"):
         assert words in picture.replace("&#45;", "-")
+    assert picture.count(">on gpu:2 or cpu, gpu:3<") == 2
+    assert ">on gpu:4 or cpu<" in picture
     svg, table = in_notebook(PLAN.cluster, "text/html").split("<pre>")
     assert svg.count(">gpu:3<") == 1
     assert "gpu:3" in table

@@ -60,12 +60,13 @@ def test_dot_of_draws_weights_that_are_read_from_another_device():
     """A cylinder, and a thin dotted line to each of three towers, which say bytes."""
     draft, enc = plans.Draft("towers", 8), {"weight": "enc"}
     draft.source("x")
-    draft.part("enc/weights", (), ["Weights"], kind="weights", on="cpu:0", **enc)
+    draft.part("enc/weights", (), ["Weights"], kind="weights", on="cpu:9", **enc)
     for n in range(3):
         draft.part(f"enc/{n}", ["x"], kind="tower", on=f"gpu:{n}", **enc)
     draft.merge("enc", [f"enc/{n}" for n in range(3)], "Concatenate", on="cpu:0")
     text = dot_of(plan_graph(draft.graph(), Cluster.of("3*gpu", "cpu")))
-    assert "shape=cylinder" in box_named(text, "enc/weights")
+    assert "shape=cylinder" in (box := box_named(text, "enc/weights"))
+    assert float(re.search(r'height="?([\d.]+)', box)[1]) > 1
     assert text.count("penwidth=1.6 style=dotted") == 3
     for number in range(3):
         assert "weights 64.0 KiB each way" in box_named(text, f"enc/{number}")

@@ -359,9 +359,10 @@ def job_of(environ: Mapping[str, str]) -> Job:
 def _tf_config(environ: Mapping[str, str]) -> _Found:
     config = json.loads(environ["TF_CONFIG"])
     jobs, task = config["cluster"], config.get("task") or {}
-    if not (jobs.get("chief") and jobs.get("worker")):
+    its = jobs.get("chief"), jobs.get("worker")
+    if not all(addresses and isinstance(addresses, list) for addresses in its):
         need = "its cluster needs a chief, whose program trains, and workers that serve"
-        raise ValueError(f"{need}; found: {', '.join(jobs) or 'none'}")
+        raise ValueError(f"{need}, each a list of addresses; found: {jobs}")
     mine = int(task["index"]) if task.get("type") == "worker" else None
     return jobs["chief"][0], jobs["worker"], mine
 

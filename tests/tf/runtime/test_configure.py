@@ -129,7 +129,7 @@ def test_impossible_settings_of_gpus_are_refused(machine, monkeypatch):
 
 
 def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, cli):
-    """`splitnet run` hands its flags on, and shows errors of the script as Python."""
+    """`splitnet run` hands its flags on, shows errors and warnings as Python does."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -137,8 +137,9 @@ def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, cli):
     words = "run --gpus 0 --memory-fraction 0.5"
 
     assert cli(f"{words} job.py --lr 0.1", 7).out == "__main__ job.py --lr 0.1\n"
-    Path("lost.py").write_text("open('no.csv')")
-    assert 'File "lost.py", line 1' in cli(f"{words} lost.py", 1).err
+    Path("lost.py").write_text("import warnings; warnings.warn('old')\nopen('no.csv')")
+    with pytest.warns(UserWarning, match="old"):
+        assert 'File "lost.py", line 2' in cli(f"{words} lost.py", 1).err
     assert limits(machine) == {0: [HALF]}
     assert os.environ["SPLITNET_MEMORY_FRACTION"] == "0.5"  # for child processes
 
