@@ -15,8 +15,7 @@ from splitnet.core.plan import Plan
 from splitnet.planner.evaluate import executed
 from splitnet.simulator.microbatch import execution_of, pipeline_of
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.parallel import splitting
-from splitnet.tf.parallel.pipeline import check_losses, check_pipeline, pipelined
+from splitnet.tf.parallel import pipeline, splitting
 from splitnet.tf.parallel.towers import SynchronisedNorm, TowerRunner
 from splitnet.tf.placement.device_function import device_of
 from splitnet.tf.placement.optimizer import all_optimizers
@@ -97,10 +96,10 @@ def emit(
     placed = placement(plan, cloned.flow, cloned.sites)
     wait_for_workers()
     _settle(placed)
-    placed, compiled = _lay_out(model, placed, xla=xla), []
+    placed, compiled = _lay_out(model, placed, xla=xla), [pipeline.warn_of_norms]
     if placed.pipeline.microbatches > 1:
-        pipelined(model, placed)
-        compiled.append(check_losses)
+        pipeline.pipelined(model, placed)
+        compiled.append(pipeline.check_losses)
     if splitting.joined_layers(model):
         splitting.files_of_the_whole(model, unplace)
         compiled.append(splitting.warn_of_slices)
@@ -114,8 +113,8 @@ def emit(
 def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
     """The placement with its pipeline and runners; warns of what it cannot do."""
     plan = placed.plan
-    pipeline = pipeline_of(plan.graph, plan.device_of, plan.execution)
-    check_pipeline(model, pipeline)
+    turns = pipeline_of(plan.graph, plan.device_of, plan.execution)
+    pipeline.check_pipeline(model, turns)
     how_on = dict.fromkeys(plan.execution.recompute, "recompute")
     if xla or (xla is None and keras_api.compiles_by_itself(model)):
         real = (d for d in plan.cluster if xla or d.kind == "gpu" and not d.stand_in)
@@ -150,7 +149,7 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
         warn(f"{part} runs as it is: {reason}.")
     segments = segments_of(placed.flow, placed.key_of, units)
     runners = tuple(kinds[id(one.nodes[0])](one) for one in segments)
-    return replace(placed, pipeline=pipeline, runners=runners)
+    return replace(placed, pipeline=turns, runners=runners)
 
 
 def _obstacle(node: Any, how: str, device: str) -> str:

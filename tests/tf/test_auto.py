@@ -238,13 +238,22 @@ class Counting(layers.Layer):
 ANY = {"microbatches", "towers"}
 
 
+def nested(kind, *given, **options):
+    return stack(keras.Sequential([getattr(layers, kind)(*given, **options)]))
+
+
 @pytest.mark.parametrize(
     ("make", "which", "words"),
     [
         (lambda: stack(layers.Dense(2), layers.Dropout(0.5)), set(), ""),
         (lambda: stack(layers.BatchNormalization(name="bn")), {"microbatches"}, "'bn'"),
-        (lambda: stack(keras.Sequential([layers.BatchNormalization()])), ANY, "itself"),
-        (lambda: stack(layers.BatchNormalization(trainable=False)), set(), ""),
+        (lambda: nested("BatchNormalization"), ANY, "itself"),
+        (lambda: nested("BatchNormalization", trainable=False), set(), ""),
+        (
+            lambda: nested("SpectralNormalization", layers.Dense(2)),
+            {"microbatches"},
+            "its kernel",
+        ),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
         (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), ANY, "batch"),
     ],

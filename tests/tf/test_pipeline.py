@@ -98,6 +98,10 @@ def test_what_micro_batches_change_is_warned_of(cluster):
     with pytest.warns(UserWarning, match="averages of norm, .* a frozen BatchN"):
         model.compile("sgd", "mse")
 
+    net = chain([layers.SpectralNormalization(layers.Dense(9), name="its")]).source
+    with pytest.warns(UserWarning, match="divides the kernels of its again, so"):
+        check.emitted(net, cluster, way, batch=12, compiled=("sgd", "mse"))
+
     words = sn.Net("words")
     x = words.input("x", (5,), "int32")
     read = words.branch("read", x, layers.Embedding(9, 4, mask_zero=True), on="gpu:0")

@@ -221,6 +221,14 @@ def test_towers_that_cannot_be_split_are_refused(declare, words):
     assert all(word in str(error.value) for word in words)
 
 
+def test_a_norm_that_is_thawed_where_towers_cannot_reach_it_is_said(cluster):
+    inner = keras.Sequential([layers.BatchNormalization(trainable=False)], name="in")
+    model = emitted(towered([inner], (4,), batch_norm="synchronised"), cluster)
+    model.get_layer("in").layers[0].trainable = True
+    with pytest.warns(UserWarning, match="cannot reach into 'in', .* Freeze it again"):
+        model.compile("sgd", "mse")
+
+
 def test_data_parallel_says_what_it_needs(cluster):
     still = stack(layers.Dense(2), batch_shape=(8, 4))
     placed = emitted(branched(), cluster, pins={"dense*": "gpu:1", "*": "gpu:0"})

@@ -119,6 +119,12 @@ def states_of(operation: Any) -> list[Any]:
     return [v for v in variables_of(operation) if id(v) not in trained]
 
 
+def norms_of(operation: Any) -> list[Any]:
+    """The BatchNormalizations that train on a batch as a whole; frozen ones do not."""
+    norm = keras.layers.BatchNormalization
+    return [o for o in sublayers(operation) if isinstance(o, norm) and o.trainable]
+
+
 def tables_of(operation: Any) -> list[Any]:
     """The variables of which a layer reads rows alone, so that gradients are sparse."""
     if not isinstance(operation, keras.layers.Embedding):

@@ -29,7 +29,7 @@ _Unit = tuple[int, str]
 """A segment that runs as a part: the segment's id and the part's key."""
 _Waits = tuple[int, list[_Unit], list[_Unit]]
 """A window in micro-batches, what ends a stage, and its first units with weights."""
-_OF_BATCH = (keras.layers.BatchNormalization, keras.layers.SpectralNormalization)
+_SPECTRAL = keras.layers.SpectralNormalization
 _MEANS = ("sum_over_batch_size", "mean", "auto")
 
 
@@ -253,12 +253,15 @@ def check_losses(model: Any, placed: Placed) -> None:
             f"{head} loss {one.name!r} has reduction={one.reduction!r}. Micro-batches "
             f"need a mean over samples, {_MEANS[0]!r}; use it, or microbatches=1."
         )
-    if norms := [o.name for o in keras_api.sublayers(model) if _sees_batch(o)]:
+    so = "so training is not that of the whole batch"
+    if some := ", ".join([one.name for one in keras_api.norms_of(model)][:6]):
         warn(
             f"{head} each micro-batch is normalised by itself and moves the averages "
-            f"of {', '.join(norms[:6])}, so training is not that of the whole batch; "
-            "a frozen BatchNormalization does neither."
+            f"of {some}, {so}; a frozen BatchNormalization does neither."
         )
+    scaled = [o.name for o in keras_api.sublayers(model) if isinstance(o, _SPECTRAL)]
+    if some := ", ".join(scaled[:6]):
+        warn(f"{head} each micro-batch divides the kernels of {some} again, {so}.")
     loss = keras_api.compiled_loss(model)
     if loss is None:
         return
@@ -278,10 +281,17 @@ def check_losses(model: Any, placed: Placed) -> None:
     vars(loss)["build"] = build
 
 
-def _sees_batch(layer: Any) -> bool:
-    """Whether a layer trains on a batch as a whole; frozen normalization does not."""
-    frozen = isinstance(layer, keras.layers.BatchNormalization) and not layer.trainable
-    return isinstance(layer, _OF_BATCH) and not frozen
+def warn_of_norms(model: Any, placed: Placed) -> None:
+    """Warn of thawed normalizations that synchronised towers cannot reach."""
+    for node in placed.flow.nodes:
+        towers = placed.replicas.get(id(node))
+        inside = {*keras_api.norms_of(node.operation)} - {node.operation}
+        if inside and towers is not None and towers.synchronised:
+            warn(
+                f"batch_norm='synchronised' cannot reach into {node.operation.name!r}, "
+                "whose BatchNormalization was frozen when this was planned: each tower "
+                "normalises its share by itself. Freeze it again, and compile."
+            )
 
 
 def _has_own_step(model: Any) -> bool:
@@ -313,11 +323,12 @@ def obstacles_of(source: Any) -> dict[str, str]:
         if any(map(is_sparse, site.node.input_tensors)):
             note(f"{site.call!r} reads a sparse tensor")
         for layer in keras_api.sublayers(site.node.operation):
-            if isinstance(layer, _OF_BATCH):
-                if _sees_batch(layer):
-                    note(f"{layer.name!r} would see each by itself", "microbatches")
+            if layer in keras_api.norms_of(layer):
+                note(f"{layer.name!r} would see each by itself", "microbatches")
                 if layer is not site.node.operation:
                     note(f"{layer.name!r} is inside of another layer", "towers")
+            elif isinstance(layer, _SPECTRAL):
+                note(f"{layer.name!r} would divide its kernel for each", "microbatches")
             elif not keras_api.from_keras(layer) and any(
                 "seed" not in variable.name for variable in keras_api.states_of(layer)
             ):

@@ -188,7 +188,9 @@ class Cloner:
         homes = dict[int, tuple[Any, str | None]]()
         for one, layer in sorted(pairs, key=lambda pair: -len(sublayers(pair[1]))):
             own = (*variables_of(layer), *getattr(layer, "metrics_variables", ()))
-            homes |= {id(v): (v, self._device_of(one)) for v in own}
+            stays = isinstance(layer, keras.layers.TFSMLayer)  # its function holds them
+            home = None if stays else self._device_of(one)
+            homes |= {id(v): (v, home) for v in own}
         moved = [keras_api.move_value(v, on) for v, on in homes.values() if on]
         for layer in [x for _, one in pairs if any(moved) for x in sublayers(one)]:
             held = rebuild.reached([*vars(layer).values()], _FUNCTIONS)

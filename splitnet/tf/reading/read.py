@@ -20,7 +20,7 @@ from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.net import raise_faults
 from splitnet.core.plan import NESTED, Plan
 from splitnet.core.replication import batch_shares, collapse, expand, fold
-from splitnet.tf.internals.keras_api import sublayers, tables_of, variables_of
+from splitnet.tf.internals.keras_api import norms_of, sublayers, tables_of, variables_of
 from splitnet.tf.reading.call_cost import cost_of, settings_of, size_of
 from splitnet.tf.reading.flatten import Blueprint, Site, counted, is_sparse
 from splitnet.tf.reading.source import blueprint_of, resolved, sized
@@ -135,10 +135,8 @@ def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
             if id(tensor) in leaving and (*tensor.shape, 1)[0] is not None:
                 why = f"of shape {tensor.shape}, whose first axis is not the batch"
                 yield f"{who} gives a tensor {why}, so towers cannot share it; {whole}."
-        if blueprint.towers[site.part].batch_norm == "synchronised" and any(
-            isinstance(layer, keras.layers.BatchNormalization)
-            for layer in sublayers(site.node.operation)[1:]
-        ):
+        inside = {*norms_of(site.node.operation)} - {site.node.operation}
+        if inside and blueprint.towers[site.part].batch_norm == "synchronised":
             why = "batch_norm='synchronised' cannot reach"
             how = "list its layers in the body, or say 'per_tower'"
             yield f"{who} holds a BatchNormalization, which {why}; {how}."

@@ -46,7 +46,9 @@ class Renamed(layers.BatchNormalization):
 def towers_synchronised():
     """Statistics, averages and gradients are the whole batch's; a layer adds losses."""
     penal = layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l2")
-    net = towered([layers.Dense(6), Renamed(), penal], (4,), batch_norm="synchronised")
+    still = keras.Sequential([layers.BatchNormalization(trainable=False)])
+    body = [layers.Dense(6), Renamed(), still, penal]
+    net = towered(body, (4,), batch_norm="synchronised")
     return Case(net, 3 + numbers(4), numbers(3), sizes=(8, 5, 3, 2))
 
 
