@@ -98,7 +98,8 @@ class _Output:
     """One output tensor of a call; the lists are of other units.
 
     In its own unit, `last` is the last call that reads it, `saved` says that it is read
-    backward, and `gradient` that a reader returns one. If it `leaves`, others read it.
+    backward, and `returned_by` are the calls that return a gradient. If it `leaves`,
+    others read it.
     """
 
     bytes: int
@@ -106,7 +107,7 @@ class _Output:
     last: int
     leaves: bool = False
     saved: bool = False
-    gradient: bool = False
+    returned_by: dict[int, None] = field(default_factory=dict)
     readers: dict[int, None] = field(default_factory=dict)
     gradients_from: dict[int, None] = field(default_factory=dict)
     saved_by: dict[int, None] = field(default_factory=dict)
@@ -150,7 +151,8 @@ def edges_and_memory(
                 one.gradients_from[unit[target]] = None
         if one.unit == unit[target]:
             one.last = max(one.last, target)
-            one.gradient |= returns
+            if returns:
+                one.returned_by[target] = None
             one.saved |= saves
         elif saves or (recompute[unit[target]] and has_backward[target]):
             one.saved_by[unit[target]] = None
@@ -264,7 +266,12 @@ def _memory(
             start, stop = position[i], position[one.last]
             if recompute[u] or not one.saved:
                 passing.append((start, stop, one.bytes))
-            if one.gradient:
+            if one.returned_by:
+                # What each reader returns stays until the first one's is there.
+                its = (r for r in one.returned_by if graph.calls[r].kind not in VIEWS)
+                by = sorted(position[r] for r in its)
+                more = [(by[0], reader, one.bytes) for reader in by[:-1]]
+                gradients, late = gradients + more, late + more
                 # Gradients of weights are made beside the next call's pass.
                 learns = calls[start].weights and start > 0
                 late.append((0 if learns else start, stop, one.bytes))

@@ -89,6 +89,8 @@ EARLY = [dense(n, "p", inner_bytes=9, early_bytes=7) for n in "ab"]
 LEARN = [dense("a", "p", out=10), dense("b", "p", out=10, workspace_bytes=2000)]
 LEARN.append(dense("c", "p"))
 LEARNING = graph(LEARN, "a-b b-c", weight_bytes=1000)
+READ = [dense(name, "p", out=out) for name, out in zip("abcde", (100, 1, 1, 1, 1))]
+READ = graph(READ, "a-b a-c a-d b-e c-e d-e")
 PART = chain("p")
 
 
@@ -114,6 +116,8 @@ PART = chain("p")
         # When b' needs most, the gradients of b and c are there, and that of its
         # output; a needs no gradient of its input.
         (LEARNING, {}, {"learned": 2000, "backward": 2010}),
+        # What c' and d' return for a's output is there until b' has, with b's and c's.
+        (READ, {}, {"backward": 300 + 2}),
     ],
 )
 def test_memory_inside_a_part(one, how, expected):
