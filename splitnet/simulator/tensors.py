@@ -271,7 +271,8 @@ def _memory(
                 its = (r for r in one.returned_by if graph.calls[r].kind not in VIEWS)
                 by = sorted(position[r] for r in its)
                 more = [(by[0], reader, one.bytes) for reader in by[:-1]]
-                gradients, late = gradients + more, late + more
+                gradients += more
+                late += more
                 # Gradients of weights are made beside the next call's pass.
                 learns = calls[start].weights and start > 0
                 late.append((0 if learns else start, stop, one.bytes))
