@@ -294,7 +294,9 @@ def _gradient_flow(graph: Graph) -> list[bool]:
     """Which calls have a backward pass: between a trained weight and an output."""
     flow: nx.DiGraph[Any] = nx.DiGraph()
     flow.add_nodes_from(graph.call)
-    flow.add_edges_from((t.source, t.target) for t in graph.tensors if t.differentiable)
+    passing = (t for t in graph.tensors if t.differentiable)
+    stops = {call.name for call in graph.calls if call.kind == "StopGradient"}
+    flow.add_edges_from((t.source, t.target) for t in passing if t.target not in stops)
     ends = graph.outputs or [name for name in flow if not flow.out_degree(name)]
     learned = {w.name for w in graph.weights if w.trainable}
     begin, end = 0, 1  # before the first calls, and behind the last

@@ -8,6 +8,7 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Weights
 from splitnet.simulator.step_graph import step_graph
 from tests.simulator.small import Seconds, box, dense, graph, outcome, spans
+from tests.zoo import altered
 
 LEFT, RIGHT = (dense(name, weights=("w",)) for name in ("left", "right"))
 JOIN = dense("join", weights=())
@@ -115,13 +116,16 @@ def test_parts_that_wait_for_each_other_count_call_by_call():
 def test_gradients_flow_between_trained_weights_and_outputs():
     """Not into what has no weight before it, no way to an output, or frozen weights.
 
+    Nor through a call that stops gradients.
     A weight that no call uses changes nothing.
     """
     calls = [dense("x", weights=()), dense("a"), dense("b", weights=()), dense("side")]
     one = replace(graph(calls, "x-a a-b a-side", weight_bytes=8), outputs=("b",))
     still = (replace(weight, trainable=False) for weight in one.weights)
     frozen = replace(one, weights=(*still, Weights("unused", 8)))
-    for which, flows, trained in ((one, ["a", "b"], ["a"]), (frozen, [], [])):
+    stopped = altered(one, "calls", "b", kind="StopGradient")
+    wanted = (one, ["a", "b"], ["a"]), (frozen, [], []), (stopped, [], [])
+    for which, flows, trained in wanted:
         units = step_graph(which, box(), Seconds()).units
 
         assert [unit.name for unit in units if unit.has_backward] == flows

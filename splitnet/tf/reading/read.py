@@ -98,8 +98,9 @@ def needed_gradients(sites: Sequence[Site]) -> list[list[bool]]:
     """Whether each input of each call needs a gradient: a trained weight is behind."""
     found, reached = list[list[bool]](), set[int]()
     for site in sites:
-        node = site.node
-        found.append([id(tensor) in reached for tensor in node.input_tensors])
+        node, kind = site.node, type(site.node.operation).__name__
+        known = set[int]() if kind == "StopGradient" else reached
+        found.append([id(tensor) in known for tensor in node.input_tensors])
         if any(found[-1]) or any(v.trainable for v in variables_of(node.operation)):
             reached.update(map(id, node.outputs))
     return found

@@ -155,6 +155,10 @@ def test_inputs_without_trained_weights_behind_them_cost_no_gradient():
     calls = sn.read(stack(*row), 4).calls[1:]
 
     assert [c.backward_flops / c.forward_flops for c in calls] == [0, 1, 2]
+    x = keras.Input((6,))
+    y = layers.Dense(6)(ops.stop_gradient(layers.Dense(6)(x)))
+    last = sn.read(keras.Model(x, y), 4).calls[-1]
+    assert last.backward_flops < 1.1 * last.forward_flops
 
 
 def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(monkeypatch):
