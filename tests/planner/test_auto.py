@@ -12,6 +12,7 @@ from splitnet.core.plan import PlanOptions
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import plan_graph
+from splitnet.planner.strategies import auto as strategies
 from splitnet.simulator.units import scaled_graph
 from splitnet.view.diagram import diagram_of
 from tests import zoo
@@ -152,6 +153,20 @@ def test_what_is_fixed_is_kept(fixed):
     assert "towers" not in fixed or counts == ([2] if fixed["towers"] == 2 else [])
     # Verdicts hold it against one device, which was not tried.
     assert fixed.get("towers") != 2 or plan.verdict.speed_up > 1
+
+
+def test_searches_of_auto_share_its_effort(monkeypatch):
+    """Those of micro-batches and of the least load have a fifth each."""
+    spent, search = [], strategies.search
+
+    def counted(graph, cluster, options):
+        spent.append(options.effort)
+        return search(graph, cluster, options)
+
+    monkeypatch.setattr(strategies, "search", counted)
+    auto(wide(2), effort=30_000)
+
+    assert spent == [30_000, *[6_000] * 4]
 
 
 def test_towers_that_are_fixed_are_there_with_large_weights_and_for_one_sample():

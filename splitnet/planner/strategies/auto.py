@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from splitnet.core.cluster import Cluster
@@ -23,7 +24,7 @@ from splitnet.simulator.units import scaled_graph
 
 _FREE: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
 """Options that fix nothing of a strategy."""
-_SHORT = 0.2  # of the time limit, added to it for each search of micro-batches
+_SHORT = 0.2  # of the limits, added to them for each search of micro-batches
 _TRIAL_SECONDS = 20.0  # or the time limit: how long others are tried once one fits
 
 
@@ -203,7 +204,9 @@ class Choice(Trial):
         except NothingFitsError as fault:
             self._single, self.refused = fault.args[0], fault
         alone = [there for name, there in evaluator.single_devices() if name in workers]
-        short = replace(self._plain, time_limit=_SHORT * self._plain.time_limit)
+        limit, effort = self._plain.time_limit, self._plain.effort
+        short = replace(self._plain, time_limit=_SHORT * limit)
+        short = replace(short, effort=effort and ceil(_SHORT * effort))
         even = replace(short, objective="throughput")
         fits = any(evaluator.evaluate(at).fits for at in alone)
         tries = [(4, short), (8, short if fits else self._plain)]
