@@ -15,13 +15,7 @@ from typer import Argument, Option
 
 import splitnet as sn
 import splitnet.cli.options as cli
-from splitnet.cli.console import (
-    answer,
-    import_tensorflow,
-    local_devices,
-    progress,
-    python_shows_warning,
-)
+from splitnet.cli.console import answer, import_tensorflow, local_devices, progress
 from splitnet.cli.worker_commands import run_with_workers
 from splitnet.core.checks import Count, Positive
 from splitnet.core.errors import format_bytes, format_count, format_seconds, percent
@@ -29,6 +23,7 @@ from splitnet.core.serialization import check_place, load_file, write_cluster
 from splitnet.core.settings import OPTIONS, config_file, resolve
 from splitnet.core.timeline import SCHEDULES
 
+_PYTHON_SHOWS = warnings.showwarning  # with file and line
 _MOST_CALLS = 2_000  # of a graph for which `plan` says the largest batch
 
 
@@ -267,7 +262,7 @@ def run(
         return run_with_workers(command, workers, max_restarts=max_restarts)
     import_tensorflow(level="2")
     sn.configure()
-    warnings.showwarning = python_shows_warning
+    warnings.showwarning = _PYTHON_SHOWS
     sys.argv, sys.path[0] = command, str(Path(script).resolve().parent)
     try:
         runpy.run_path(script, run_name="__main__")

@@ -3,14 +3,11 @@
 import json
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import splitnet as sn
-
-python_shows_warning = warnings.showwarning  # with file and line
 
 
 def say(text: str) -> None:

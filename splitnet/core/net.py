@@ -5,6 +5,7 @@ their line in the user's program, and reported together when the net is first re
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from splitnet.core import Pictured, errors, hook
 from splitnet.core.cluster import device_name
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import BATCH_NORMS, Towers, conflicts
+
+_SCOPE = re.compile(r"[A-Za-z0-9.][\w.>-]*", re.ASCII)  # of TensorFlow's graphs
 
 On = str | list[str] | tuple[str, ...]
 
@@ -76,7 +79,7 @@ class Net(Pictured):
         self.branches: list[Branch] = []
         self.outputs: list[Branch] = []
         self._faults: list[str] = []
-        self._check_name(name, "a net", scope=True)
+        self._check_name(name, "a net")
 
     def input(self, name: str, shape: Any, dtype: str = "float32") -> Ref:
         """Declare a model input, as `keras.Input`: the shape goes without the batch."""
@@ -178,8 +181,9 @@ class Net(Pictured):
 
     def output(self, ref: Any, name: str | None = None) -> None:
         """Declare a model output; its name is the branch's unless given."""
-        if name is not None:
-            self._check_name(name, "an output", scope=True)
+        if name is not None and not _SCOPE.fullmatch(str(name)):
+            wanted = "ASCII letters or digits, then also '_', '-' and '>'"
+            self._fault(f"an output needs a name of {wanted}. Received: {name!r}.")
         for one in self._refs(ref, "the output"):
             named = "" if name is None else str(name)
             self.outputs.append(Branch(named, "output", one, where=_line()))
@@ -270,12 +274,10 @@ class Net(Pictured):
                 self._fault(f"{who} uses {other}; declare it in this one.")
         return [ref for ref in found if ref.net is self]
 
-    def _check_name(self, name: Any, what: str, *, scope: bool = False) -> None:
-        """Names of models and outputs are scopes of TensorFlow's graphs."""
+    def _check_name(self, name: Any, what: str) -> None:
         named = isinstance(name, str) and name.strip() and "/" not in name
-        if not named or errors.CONTROL.search(name) or scope and name[0] in "_-":
-            begin = " that does not begin with '_' or '-'" if scope else ""
-            wanted = f"a name of printable characters without '/'{begin}"
+        if not named or errors.CONTROL.search(name):
+            wanted = "a name of printable characters without '/'"
             self._fault(f"{what} needs {wanted}. Received: {name!r}.")
 
     def _fault(self, text: str) -> None:

@@ -257,7 +257,7 @@ def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> 
     known = dict.fromkeys(name for each in names.values() for name in each)
     folded = {name.casefold(): name for name in reversed(known)}
     close = difflib.get_close_matches(key.casefold(), folded, n=3, cutoff=0.5)
-    hint = f"the parts are {', '.join([*known][:8])}{' ...' * (len(known) > 8)}"
+    hint = f"the names are {', '.join([*known][:8])}{' ...' * (len(known) > 8)}"
     if close:
         hint = f"did you mean {' or '.join(repr(folded[name]) for name in close)}?"
     return f"pattern {key!r} matches no part, call or layer; {hint}"

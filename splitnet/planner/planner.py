@@ -207,7 +207,7 @@ class _Refusal:
     def text(self, known: Sequence[str]) -> str:
         """What does not fit, what is where, and what to try; `known` remedies first."""
         nothing = "nothing was found that would do; ask for less"
-        last = f"  try      {', or '.join([*known, *self._remedies()]) or nothing}"
+        last = f"  try       {', or '.join([*known, *self._remedies()]) or nothing}"
         for i, one in enumerate(self.groups):
             for other in (self.groups[j] for j in one.apart if i < j):
                 where = self.device_of[one.parts[0]]

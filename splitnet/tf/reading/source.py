@@ -135,10 +135,16 @@ def _blueprint_of_net(net: Net) -> Blueprint:
     inputs = [made for b, made in zip(net.branches, trace.results) if b.kind == "input"]
     ends = []
     with keras_api.without_values():
-        for name, ref, made in outputs:
-            if not name and len(outputs) > 1:
-                name = _model_name("_".join([ref.name, *map(str, ref.path)]))
-            for tensor in keras.tree.flatten(made):
+        taken = {name for name, *_ in outputs}
+        for told, ref, made in outputs:
+            for path, tensor in keras.tree.flatten_with_path(made):
+                name = told
+                if path if told else outputs[1:]:
+                    words = [told, *path] if told else [ref.name, *ref.path, *path]
+                    name = "_".join(_model_name(str(word)) for word in words)
+                    while name in taken:
+                        name += "_"
+                    taken.add(name)
                 if name not in ("", keras_api.producer(tensor).operation.name):
                     tensor = keras.layers.Identity(name=name)(tensor)
                     trace.part_of[id(keras_api.producer(tensor))] = ref.name
@@ -174,7 +180,7 @@ def _blueprint_of_net(net: Net) -> Blueprint:
 def _model_name(name: str) -> str:
     """The nearest name that TensorFlow takes for a scope."""
     known = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
-    return known if known.strip("_") else "net"
+    return known.lstrip("_") or "net"
 
 
 def output_keys(net: Net, ref: Ref) -> list[int | str] | None:

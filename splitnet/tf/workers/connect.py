@@ -351,7 +351,7 @@ def job_of(environ: Mapping[str, str]) -> Job:
                 raise ConfigError(f"{fault}. {hint}.") from None
     if path := environ.get(CLUSTER_VARIABLE):
         return Job(Cluster.load(path), f"file {path}")
-    how = "Cluster.load('cluster.toml'), or start by `splitnet cluster up` or `launch`"
+    how = "a cluster file, or start by `splitnet cluster up` or `splitnet launch`"
     looked = ", ".join([*JOB_VARIABLES, CLUSTER_VARIABLE])
     raise ConfigError(f"which cluster? Give {how}. Looked for: {looked}.")
 
