@@ -27,8 +27,7 @@ from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError, show
 
 Value = TypeVar("Value")
 
-PICTURES = ("svg", "png", "pdf", "dot")
-"""Suffixes of pictures, which no other file may have."""
+PICTURES = ("svg", "png", "pdf", "dot")  # suffixes that no other file may have
 _MOST_BYTES = 1 << 30
 _MOST_DEPTH = 64
 _MOST_LETTERS = 10_000

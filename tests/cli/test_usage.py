@@ -94,7 +94,6 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("plan {exits}:x --cluster cpu", "raised SystemExit: 0"),
         ("plan none.py:x -o no/plan.json", "cannot write the plan 'no/plan.json'"),
         ("measure none.py:x -o no/costs.json", "there is no folder"),
-        ("launch -o no/job.sh -- python train.py", "there is no folder"),
         ("launch --image x -- true", "--image is of --engine kubernetes"),
         ("worker --core 9999 --index 0", "there is no processor core 9999 here"),
         ("worker --cluster {cluster}", "the number of this worker is unknown"),
