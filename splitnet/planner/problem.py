@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.graph import Graph, Part
+from splitnet.core.graph import Graph
 from splitnet.planner import load_graph
 from splitnet.planner.constraints import Group
 from splitnet.planner.load_graph import Floats, ForwardGraph, Ints, LoadGraph
@@ -352,24 +352,25 @@ def in_functions(
     number = {name: i for i, name in enumerate(dict.fromkeys(device_of.values()))}
     device = [number[device_of[unit.name]] for unit in step.units]
     pieces = functions_called(graph, step, device)
-    part_of, parts = dict[str, str](), list[Part]()
-    own = [[graph.calls[call] for call in piece] for piece in pieces]
-    for name, its in zip(_names(graph, pieces), own):
-        part_of |= dict.fromkeys((call.name for call in its), name)
-        parts.append(replace(graph.part[its[0].part], name=name, near=()))
-    for i, its in enumerate(own):  # apart from the functions of those parts
-        away = chain(*(graph.part[call.part].apart for call in its))
-        ends = (part_of[call.name] for name in away for call in graph.calls_of[name])
-        parts[i] = replace(parts[i], apart=tuple(dict.fromkeys(ends)))
-    calls = tuple(replace(one, part=part_of[one.name]) for one in graph.calls)
-    parted = bind_shared_weights(replace(graph, calls=calls, parts=tuple(parts)))
+    names = _names(graph, pieces)
+    part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
+    calls = tuple(replace(one, part=part_of[i]) for i, one in enumerate(graph.calls))
+    ends = {a.name: dict[str, None]() for a in graph.parts}  # functions of each part
+    for before, after in zip(graph.calls, calls):
+        ends[before.part][after.part] = None
+    first = (graph.part[graph.calls[piece[0]].part] for piece in pieces)
+    parts = tuple(
+        replace(p, name=n, near=(), apart=tuple(chain(*(ends[q] for q in p.apart))))
+        for n, p in zip(names, first)
+    )
+    parted = bind_shared_weights(replace(graph, calls=calls, parts=parts))
     return parted, {call.part: device_of[call.name] for call in calls}
 
 
 def request_keys(graph: Graph) -> list[int]:
     """A number per call: calls may be one part if where they may be is the same."""
-    parts = (graph.part[call.part] for call in graph.calls)
-    keys = [(p.kind == "input", c.cpu_only, p.on) for c, p in zip(graph.calls, parts)]
+    each = ((call, graph.part[call.part]) for call in graph.calls)
+    keys = [(p.kind == "input", c.cpu_only, p.on, p.apart) for c, p in each]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return [number[key] for key in keys]
 

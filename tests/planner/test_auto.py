@@ -11,7 +11,7 @@ import splitnet as sn
 from splitnet.core.plan import PlanOptions
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import executed
-from splitnet.planner.planner import plan_graph
+from splitnet.planner.planner import plan_graph, search
 from splitnet.planner.strategies import auto as strategies
 from splitnet.simulator.units import scaled_graph
 from splitnet.view.diagram import diagram_of
@@ -156,14 +156,10 @@ def test_what_is_fixed_is_kept(fixed):
 
 
 def test_searches_of_auto_share_its_effort(monkeypatch):
-    """Those of micro-batches and of the least load have a fifth each."""
-    spent, search = [], strategies.search
-
-    def counted(graph, cluster, options):
-        spent.append(options.effort)
-        return search(graph, cluster, options)
-
-    monkeypatch.setattr(strategies, "search", counted)
+    spent = []
+    monkeypatch.setattr(
+        strategies, "search", lambda *of: spent.append(of[2].effort) or search(*of)
+    )
     auto(wide(2), effort=30_000)
 
     assert spent == [30_000, *[6_000] * 4]

@@ -19,11 +19,7 @@ from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.uncompiled import (
-    BranchAndBound,
-    packed,
-    with_bytes_as_seconds,
-)
+from splitnet.planner.engine.uncompiled import BranchAndBound, least_full, packed
 from splitnet.planner.load_graph import Ints, cut_size
 from splitnet.planner.problem import Problem, problem_of, single_devices, value_of
 from splitnet.simulator.event_loop import run_step
@@ -141,12 +137,7 @@ def solve(
             known = tree.value < inf
             given = [*given, place] if known else given
             if proven and not known and not until_found:  # the least broken one is told
-                room = np.maximum(problem.graph.capacity_bytes, 1.0)
-                roomy = with_bytes_as_seconds(problem, room, room + inf)
-                short = Budget(_FIT_SECONDS, budget.left)
-                tree = BranchAndBound(roomy, "throughput", short)
-                tree.search([])
-                place = tree.place
+                place = least_full(problem, Budget(_FIT_SECONDS, budget.left))
         if not proven and (budget.left or not known):
             algorithm = "multilevel simulated annealing"
             place = _searched(problem, objective, budget, seed, given)

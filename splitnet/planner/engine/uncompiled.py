@@ -168,6 +168,15 @@ def with_bytes_as_seconds(problem: Problem, scale: Floats, capacity: Floats) -> 
     return replace(problem, graph=graph._replace(net_seconds=nets))
 
 
+def least_full(problem: Problem, budget: Budget) -> Ints:
+    """What keeps all constraints but the memory; its fullest device is least full."""
+    room = np.maximum(problem.graph.capacity_bytes, 1.0)
+    roomy = with_bytes_as_seconds(problem, room, room + inf)
+    tree = BranchAndBound(roomy, "throughput", budget)
+    tree.search([])
+    return tree.place
+
+
 def repaired(graph: LoadGraph, place: Ints) -> Ints:
     """Move groups that may not be or have no room where they are, largest first."""
     full = load_graph.bytes_per_device(graph, place) > graph.capacity_bytes
