@@ -260,4 +260,4 @@ def test_a_pipeline_is_as_good_as_any_near_it(seed):
         tried.append(executed(there, plan.execution))
 
     assert kind(plan) == "pipeline"
-    assert plan.seconds <= 1.02 * min(one.seconds for one in tried if has_room(one))
+    assert plan.seconds <= 1.03 * min(one.seconds for one in tried if has_room(one))
