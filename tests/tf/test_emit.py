@@ -11,7 +11,6 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.placed import placed_of
-from tests.tf import check
 from tests.tf.check import BATCH, assert_near, emitted, numbers, stack
 from tests.tf.zoo import two_branches
 from tests.tf.zoo.models import Loops
@@ -92,21 +91,6 @@ def test_copy_false_places_the_layers_of_the_source(cluster):
     assert placed.layers[1:] == model.layers[1:]
     assert_near(model.get_weights(), clone.get_weights())
     sn.audit(placed, None, data).check()
-
-
-def test_an_exported_model_trains_as_a_layer(cluster, tmp_path):
-    """Its function holds its variables: a copy loads it again, and itself it stays."""
-    stack(layers.Dense(5, "tanh"), layers.Dropout(0.2)).export(tmp_path, verbose=False)
-    layer = layers.TFSMLayer(str(tmp_path), call_endpoint="serve")
-    case = check.Case(
-        stack(layer, layers.Dense(2)), numbers(6), numbers(2), pins={"*": "gpu:1"}
-    )
-    case = replace(case, optimizer=lambda: keras.optimizers.SGD(0.1))
-    placed, _ = check.assert_same(case, cluster)
-    same = emitted(case.source, cluster, {"copy": False}, pins={"*": "gpu:1"})
-    same.set_weights(placed.get_weights())
-
-    assert_near(same(case.x), placed(case.x))
 
 
 def test_a_compilation_that_cannot_be_copied_is_told(cluster):

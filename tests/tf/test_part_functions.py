@@ -157,19 +157,23 @@ def test_a_part_that_comes_back_is_cut(cluster):
 
 
 def test_weights_of_another_device_are_read_once_a_step(cluster):
-    """A shared layer's weights cross once for all micro-batches, which recompute."""
+    """They cross once for all micro-batches: a shared layer's, and towers' frozen ones.
+
+    No gradient of those comes back; what a call changes is no weight.
+    """
     net = sn.Net("shared")
     x = net.input("x", (6,))
     dense = layers.Dense(6, "tanh", name="dense")
     here = net.branch("here", x, dense, on="gpu:0")
     there = net.branch("there", here, dense, on="gpu:1")
-    net.output(net.branch("head", there, layers.Dense(1, name="out"), on="gpu:1"))
-    way = {"microbatches": 4, "recompute": True}
-    models = with_plain(emitted(net, cluster, way, batch=8))
+    head = [layers.Dense(20, trainable=False), layers.Dense(1, use_bias=False)]
+    net.output(net.towers("head", there, head, on=["gpu:1", "gpu:2"]))
+    models = with_plain(emitted(net, cluster, {"microbatches": 4}, batch=8))
     train(models)
 
-    audit = sn.audit(models[0], None, (X, Y)).check()
-    assert audit.moved["gpu:0", "gpu:1", "weights"][1] == 4 * (6 * 6 + 6)
+    moved = sn.audit(models[0], None, (X, Y)).check().moved
+    assert moved["gpu:0", "gpu:1", "weights"][1] == 4 * (6 * 6 + 6)
+    assert moved["cpu:0", "gpu:2", "weights"] == (4 * 8 * 20,) * 2
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

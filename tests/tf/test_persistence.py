@@ -119,7 +119,9 @@ def test_weights_go_both_ways(trained, case, tmp_path):
     assert other.get_layer("see").kernel.value.device.endswith("CPU:2")
 
 
-def test_export_names_no_device_and_leaves_the_model_placed(trained, case, tmp_path):
+def test_export_names_no_device_and_leaves_the_model_placed(
+    trained, case, cluster, tmp_path
+):
     """An exported model serves where the devices do not exist, strictly placed too."""
     trained.export(tmp_path / "served", verbose=False)
     text = (tmp_path / "served" / "saved_model.pb").read_bytes()
@@ -131,3 +133,17 @@ def test_export_names_no_device_and_leaves_the_model_placed(trained, case, tmp_p
     assert_near(answer, trained.predict(case.x, verbose=0))
     sn.audit(trained, None, (case.x, case.y)).check()
     assert trained.get_layer("see").kernel.value.device.endswith("CPU:2")
+
+    # As a layer, whose function holds its variables: a copy loads it, itself it stays.
+    entry = [keras.Input(one.shape[1:]) for one in case.x]
+    layer = keras.layers.TFSMLayer(str(tmp_path / "served"), call_endpoint="serve")
+    source, pins = keras.Model(entry, layers.Dense(2)(layer(entry))), {"*": "gpu:1"}
+    first, second = (
+        emitted(source, cluster, {"copy": one}, ("sgd", "mse"), pins=pins)
+        for one in (True, False)
+    )
+    plain = sn.unplace(first)
+    for one in (first, second, plain):
+        one.train_on_batch(case.x, case.y)
+    assert_near([first.get_weights(), second.get_weights()], [plain.get_weights()] * 2)
+    sn.audit(first, None, (case.x, case.y)).check()

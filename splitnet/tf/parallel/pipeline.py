@@ -253,15 +253,13 @@ def check_losses(model: Any, placed: Placed) -> None:
             f"{head} loss {one.name!r} has reduction={one.reduction!r}. Micro-batches "
             f"need a mean over samples, {_MEANS[0]!r}; use it, or microbatches=1."
         )
-    so = "so training is not that of the whole batch"
-    if some := ", ".join([one.name for one in keras_api.norms_of(model)][:6]):
+    spectral = (o for o in keras_api.sublayers(model) if isinstance(o, _SPECTRAL))
+    if norms := [one.name for one in (*keras_api.norms_of(model), *spectral)]:
         warn(
-            f"{head} each micro-batch is normalised by itself and moves the averages "
-            f"of {some}, {so}; a frozen BatchNormalization does neither."
+            f"{head} {', '.join(norms[:6])} will normalise anew for each micro-batch "
+            "and change with each, so training is not that of the whole batch; a "
+            "frozen BatchNormalization does neither."
         )
-    scaled = [o.name for o in keras_api.sublayers(model) if isinstance(o, _SPECTRAL)]
-    if some := ", ".join(scaled[:6]):
-        warn(f"{head} each micro-batch divides the kernels of {some} again, {so}.")
     loss = keras_api.compiled_loss(model)
     if loss is None:
         return
@@ -328,7 +326,7 @@ def obstacles_of(source: Any) -> dict[str, str]:
                 if layer is not site.node.operation:
                     note(f"{layer.name!r} is inside of another layer", "towers")
             elif isinstance(layer, _SPECTRAL):
-                note(f"{layer.name!r} would divide its kernel for each", "microbatches")
+                note(f"{layer.name!r} divides its kernel for each", "microbatches")
             elif not keras_api.from_keras(layer) and any(
                 "seed" not in variable.name for variable in keras_api.states_of(layer)
             ):
