@@ -5,8 +5,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf.placement.placed import placed_of
-from tests.tf.check import assert_near, emitted, numbers, words
+from tests.tf.check import assert_near, numbers, words
 from tests.tf.test_bad_input import Own
 
 pytestmark = pytest.mark.filterwarnings("ignore:(?s).*destroy the mask:UserWarning")
@@ -88,7 +87,7 @@ def test_calls_of_opened_models_have_their_path():
 
 @pytest.mark.parametrize("choice", ["expand", "keep"])
 def test_placed_equals_plain_opened_or_whole(choice, cluster, plain, tmp_path):
-    """Outputs, losses and weights, a file of weights too; and all where planned."""
+    """Also recomputed; a file of weights; and all is where planned."""
     keras.utils.set_random_seed(0)
     model = nested()
     nodes = [len(layer._inbound_nodes) for layer in model._flatten_layers()]
@@ -96,35 +95,19 @@ def test_placed_equals_plain_opened_or_whole(choice, cluster, plain, tmp_path):
     how = {"nested": choice, "objective": "memory", "time_limit": 0.1}
     plan = sn.plan(model, cluster, batch=4, pins=pins, **how)
     plan.save(tmp_path / "plan.json")
-    placed = sn.emit(model, sn.load_plan(tmp_path / "plan.json"))
+    again = choice == "expand"
+    placed = sn.emit(model, sn.load_plan(tmp_path / "plan.json"), recompute=again)
 
     assert [len(layer._inbound_nodes) for layer in model._flatten_layers()] == nodes
     assert [layer.name for layer in placed.layers] == [la.name for la in model.layers]
     row = next(r for r in sn.summary(placed).split("\n") if "stem" in r)
-    assert ("gpu:0" in row and "gpu:1" in row) is (choice == "expand")
+    assert ("gpu:0" in row and "gpu:1" in row) is again
     assert_near(trained(placed), plain)
     x, y = DATA
     sn.audit(placed, plan, (x[:4], y[:4])).check()
     placed.save_weights(tmp_path / "placed.weights.h5")
     model.load_weights(tmp_path / "placed.weights.h5")
     assert_near(placed.get_weights(), sn.unplace(placed).get_weights())
-
-
-def test_opened_calls_run_as_segments(cluster, plain):
-    """Recomputation reaches into an opened model."""
-    keras.utils.set_random_seed(0)
-    pins = {"stem": "gpu:0", "stem@2": "gpu:0", "head": "gpu:1"}
-    placed = emitted(nested(), cluster, {"recompute": True}, batch=4, pins=pins)
-
-    plan, part_of = sn.plan_of(placed), placed_of(placed).part_of
-    found = [
-        {part_of[key] for key in one.segment.keys}
-        for one in placed_of(placed).runners
-        if one.how == "recompute"
-    ]
-    inside = {plan.graph.call[name].part for name in ("stem/inner/d", "stem@2/norm")}
-    assert any(inside <= names for names in found), found
-    assert_near(trained(placed), plain)
 
 
 def test_opening_waits_where_inputs_are_changed():
