@@ -239,10 +239,8 @@ ANY = {"microbatches", "towers"}
 
 
 def still():
-    """Towers may have them, though they are inside of another layer."""
-    norms = [layers.BatchNormalization(trainable=False)]
-    norms.append(layers.SpectralNormalization(layers.Dense(2)))
-    return stack(keras.Sequential(norms))
+    norm, dense = layers.BatchNormalization(trainable=False), layers.Dense(2)
+    return stack(keras.Sequential([norm, layers.SpectralNormalization(dense)]))
 
 
 @pytest.mark.parametrize(
