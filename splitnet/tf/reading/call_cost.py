@@ -90,16 +90,17 @@ def cost_of(
     outputs = [size_of(tensor, batch) for tensor in node.outputs]
     own = [size_of(v, batch) for v in getattr(operation, "variables", ())]
     sizes = (*inputs, *outputs, *own)
-    key = _key(node, settings, sizes, training)
+    needed = [*needed] or [True] * len(inputs)
+    key = _key(node, settings, sizes, needed, training)
     scaled = _SCALED.setdefault(key, Scaled()) if key else Scaled()
-    work = scaled.cost(sizes, lambda: _trace(node, inputs, outputs, training))
+    work = scaled.cost(sizes, lambda: _trace(node, inputs, outputs, needed, training))
     # A matrix product more for the gradient of each factor; other work once again.
     # Inside a layer of layers, a product's input comes from another layer.
     inside = keras_api.sublayers(operation) or [operation]
     trained = bool(getattr(operation, "trainable_weights", None))
     factors = sum(
         wants and (one.dtype.is_floating or one.dtype.is_complex)
-        for one, wants in zip(inputs, needed or [True] * len(inputs))
+        for one, wants in zip(inputs, needed)
     )
     factors += trained + (trained and len(inside) > 1)
     strings = any(one.dtype == tf.string for one in (*inputs, *outputs))
@@ -177,7 +178,7 @@ def _with_sums(work: Work, sums: Iterable[float]) -> Work:
 _SCALED: dict[str, Scaled] = {}
 
 
-def _key(node: Any, settings: str, sizes: Sequence[Any], training: bool) -> str:
+def _key(node: Any, settings: str, sizes: Sequence[Any], *how: Any) -> str:
     """What the cost depends on besides sizes.
 
     "" for code of somebody else's, also as an activation, functions and arrays.
@@ -206,13 +207,13 @@ def _key(node: Any, settings: str, sizes: Sequence[Any], training: bool) -> str:
             shape, (node.arguments.args, node.arguments.kwargs, node.outputs)
         ),
         [(size.dtype, [n == 1 for n in size.shape]) for size in sizes],
-        training,
+        *how,
     )
     return repr(what)
 
 
 def _trace(
-    node: Any, inputs: Sequence[Any], outputs: Sequence[Any], training: bool
+    node: Any, inputs: list[Any], outputs: list[Any], needed: list[bool], training: bool
 ) -> Work:
     """Trace a call; if that fails, a guess from its weights, which is logged."""
     operation = node.operation
@@ -229,7 +230,7 @@ def _trace(
     try:
         for layer in recurrent:  # a kernel of cuDNN hides the loop
             layer.use_cudnn = False
-        return trace(call, inputs, variables)
+        return trace(call, inputs, variables, needed)
     except Exception as error:  # somebody else's code may raise anything
         warn_once(
             f"the cost of {operation.name!r} ({type(operation).__name__}) is guessed "

@@ -9,7 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import keras
@@ -83,9 +83,9 @@ class Work:
 
 
 def trace(
-    call: Callable[..., Any], sizes: Sequence[Any], variables: Sequence[Any] = ()
+    call: Callable[..., Any], sizes: _Tensors, variables: _Tensors, needed: list[bool]
 ) -> Work:
-    """Trace `call` and its gradient on tensors of these `tf.TensorSpec`s."""
+    """Trace `call` on these `tf.TensorSpec`s, and the gradient of those `needed`."""
     graph = tf_api.FuncGraph("cost")  # takes tensors that layers hold as captures
 
     def placed(tensors: Iterable[Any]) -> list[Any]:
@@ -101,7 +101,7 @@ def trace(
         stop = len(graph.get_operations())
         ends = [t for t in results if t.dtype.is_floating]
         incoming = placed(ends)
-        own = [t for t in given if t.dtype.is_floating]
+        own = [t for t in compress(given, needed) if t.dtype.is_floating]
         learned = [t for t, v in zip(states, variables) if v.trainable]
         sources = own + [t for t in learned if t.dtype.is_floating]
         try:

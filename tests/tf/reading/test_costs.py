@@ -121,7 +121,8 @@ def test_functions_of_one_name_are_traced_each():
 
 def test_what_has_no_gradient_or_no_trace(caplog):
     """The first is counted and keeps nothing; the other is guessed from its weights."""
-    found = trace(lambda x: tf.raw_ops.Lu(input=x @ x)[0], [tf.TensorSpec((4, 4))])
+    given = [tf.TensorSpec((4, 4))], [], [True]
+    found = trace(lambda x: tf.raw_ops.Lu(input=x @ x)[0], *given)
 
     assert found.matrix_flops == 2 * 4 * 4 * 4
     assert (found.saves_inputs, found.inner_bytes) == ((), 0)
@@ -150,11 +151,12 @@ def test_costs_are_proportional_to_the_batch():
 
 
 def test_inputs_without_trained_weights_behind_them_cost_no_gradient():
-    """The first trained layer computes only that of its weights."""
+    """The first trained layer makes only that of its weights, the next 4 x 6 floats."""
     row = (layers.Dense(6, use_bias=False, trainable=t) for t in (False, True, True))
     calls = sn.read(stack(*row), 4).calls[1:]
 
     assert [c.backward_flops / c.forward_flops for c in calls] == [0, 1, 2]
+    assert [c.workspace_bytes for c in calls] == [0, 0, 96]
     x = keras.Input((6,))
     y = layers.Dense(6)(ops.stop_gradient(layers.Dense(6)(x)))
     last = sn.read(keras.Model(x, y), 4).calls[-1]
