@@ -299,27 +299,34 @@ def _peak(
     """The most that operations hold at once, beyond what they are given.
 
     Tensors that are `given` are there when they begin, those `returned` stay; others
-    count `elsewhere`. An operation on elements writes over an input that ends with it.
+    count `elsewhere`. An operation on elements writes over an input that ends with it,
+    unless another that reads it may run at the same time.
     """
     last = {id(_root(t)): i for i, op in enumerate(operations) for t in op.inputs}
     last |= {id(_root(t)): len(operations) for t in returned}
     counted = {id(_root(t)) for t in elsewhere}
-    ends = defaultdict[int, list[int]](list)  # sizes, by the operation that ends them
+    ends = defaultdict[int, dict[int, int]](dict)  # sizes, by what ends them
     for tensor in given:
-        ends[last.get(id(tensor), len(operations))].append(bytes_of(tensor))
+        ends[last.get(id(tensor), len(operations))][id(tensor)] = bytes_of(tensor)
+    turn: dict[int, int] = {}  # of each operation, and the latest that reads a tensor
     now = most = 0
     for i, op in enumerate(operations):
+        read = [*map(_root, op.inputs if op.type not in _NO_KERNEL else ())]
+        turn[id(op)] = own = 1 + max((turn.get(id(t.op), 0) for t in read), default=0)
+        free = [key for key in ends[i] if turn.get(key, 0) < own]
+        turn |= {id(t): max(own, turn.get(id(t), 0)) for t in read}
         for tensor in op.outputs if op.type not in _NOT_MADE else ():
             if id(tensor) in counted or id(tensor) not in last:
                 continue
             size = bytes_of(tensor)
-            ends[last[id(tensor)]].append(size)
-            if op.type not in _ANEW and size in ends[i]:
-                ends[i].remove(size)
+            ends[last[id(tensor)]][id(tensor)] = size
+            over = [key for key in free if ends[i].get(key) == size]
+            if op.type not in _ANEW and over:
+                del ends[i][over[0]]
             else:
                 now += size
         most = max(most, now)
-        now -= sum(ends[i])
+        now -= sum(ends[i].values())
     return most
 
 

@@ -163,6 +163,13 @@ def test_inputs_without_trained_weights_behind_them_cost_no_gradient():
     assert last.backward_flops < 1.1 * last.forward_flops
 
 
+def test_what_may_read_a_tensor_at_the_same_time_does_not_write_over_it():
+    """The gradients of a product's two factors stand beside the one that both read."""
+    attends = call_of(lambda x: layers.AdditiveAttention()([x, x]), (4, 6, 8))
+
+    assert cost_of(attends, 4).workspace_bytes == 3 * (4 * 6 * 6 * 8 * 4)
+
+
 def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(monkeypatch):
     """Twelve growing blocks take few traces, and cost what each would be traced at."""
     traced = []
