@@ -166,7 +166,6 @@ def test_inputs_without_trained_weights_behind_them_cost_no_gradient():
 def test_what_may_read_a_tensor_at_the_same_time_does_not_write_over_it():
     """The gradients of a product's two factors stand beside the one that both read."""
     attends = call_of(lambda x: layers.AdditiveAttention()([x, x]), (4, 6, 8))
-
     assert cost_of(attends, 4).workspace_bytes == 3 * (4 * 6 * 6 * 8 * 4)
 
 

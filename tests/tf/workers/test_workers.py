@@ -141,11 +141,8 @@ def test_hosts_report_every_fault_at_once():
 def test_failures_without_a_lost_worker_say_so():
     """One that came back has lost what it held; an operation may have failed."""
     connection = connect.Connection(Cluster.of("cpu"), 0)
-
-    with (
-        pytest.raises(WorkerError, match=r"\(gone and more\).*healthy now"),
-        connection,
-    ):
+    lost = pytest.raises(WorkerError, match=r"\(gone and more\).*healthy now")
+    with lost, connection:
         raise tf.errors.AbortedError(None, None, "gone\nand more")
     stopped = tf.errors.CancelledError(None, None, "RecvAsync is cancelled")
     step = connect._make(Mock(run=Mock([], side_effect=stopped)), "run", Mock())
