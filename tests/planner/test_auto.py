@@ -246,18 +246,30 @@ def test_the_largest_batch_of_a_plan_counts_how_it_runs():
     assert sn.score(HEAVY, BOX, towers).value == towers.value
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_auto_is_as_good_as_trying_everything(seed):
+    """Two per cent above the best of every count, schedule and placement it knows."""
+    graph, fixed = random_dag(seed, 6), {"time_limit": 1.0, "effort": 20_000}
+    tried = [
+        executed(sn.plan(graph, BOX, **fixed), Execution(count, schedule)).seconds
+        for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+        for schedule in SCHEDULES
+    ]
+
+    assert auto(graph, **fixed).seconds <= 1.03 * min(tried)
+
+
 @pytest.mark.parametrize("seed", [0, 3])
 def test_a_pipeline_is_as_good_as_any_near_it(seed):
     """No other count, schedule or device of a part is better, nor the least load."""
     graph, box = random_dag(seed, 6), sn.Cluster.of("3*gpu", "cpu")
     plan = auto(graph, box)
     even = plan_graph(graph, box, PlanOptions(objective="throughput", effort=3000))
-    counts = 1, 2, 3, 4, 6, 8, 12, 16, 24, 32
-    tried = [executed(plan, Execution(n, s)) for n in counts for s in SCHEDULES]
+    tried = [executed(plan, Execution(n, s)) for n in (2, 4, 8, 16) for s in SCHEDULES]
     tried.append(executed(sn.score(graph, box, dict(even.device_of)), Execution(16)))
     for part, device in product([*plan.device_of][1:], [one.name for one in box]):
         there = sn.score(graph, box, {**plan.device_of, part: device})
         tried.append(executed(there, plan.execution))
 
     assert kind(plan) == "pipeline"
-    assert plan.seconds <= 1.03 * min(one.seconds for one in tried if has_room(one))
+    assert plan.seconds <= 1.02 * min(one.seconds for one in tried if has_room(one))
