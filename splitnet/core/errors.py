@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that no name, and no line on a terminal, may have."""
-_MOST_LISTED = 30
 _NOT_USERS = ("splitnet.", "keras.", "tensorflow.", "contextlib")
 
 
@@ -59,10 +58,8 @@ def warn(message: str) -> None:
 
 
 def listed(headline: str, faults: Iterable[str]) -> str:
-    """Join faults under one headline, a bullet each; many are counted."""
-    first = (its := [*faults])[:_MOST_LISTED]
-    more = [f"and {len(its) - len(first)} more"] if its != first else []
-    return "\n".join([headline, *(f"  - {fault}" for fault in (*first, *more))])
+    """Join all faults under one headline, a bullet each."""
+    return "\n".join([headline, *(f"  - {fault}" for fault in faults)])
 
 
 @contextmanager

@@ -59,10 +59,7 @@ def _on_one_device(strategies: StrategyComparison | None) -> dict[str, float] | 
 
 
 def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
-    """What constraints cost that a person can change.
-
-    Each line holds after those before it were followed.
-    """
+    """What constraints cost that a person can change, each after those before it."""
     size = len(plan.graph.calls) * plan.execution.microbatches
     most = _MOST_PLAYS // max(1, size) // _MOST_ADVICE
     device_of, value = dict(plan.device_of), plan.value

@@ -59,10 +59,7 @@ class StepRun:
 
 
 def run_step(step: StepGraph, device: Sequence[int]) -> StepRun:
-    """Run the step with unit u on device number `device[u]`.
-
-    O((units + edges) log units). Deterministic.
-    """
+    """Run the step with unit u on device `device[u]`; O((units + edges) log units)."""
     return _Loop(step, device).run()
 
 

@@ -58,10 +58,7 @@ class Item:
         return self.bytes if self.gradients_from else 0
 
     def sum_bytes(self, present: Sequence[bool]) -> int:
-        """Bytes of the sum of the gradients that are `present`.
-
-        Rows are sent side by side; a whole gradient is sent once.
-        """
+        """Bytes of the sum of the `present` gradients; rows stay side by side."""
         rows = [*compress(self.row_bytes, present)]
         return sum(rows) + (self.bytes if 0 in rows or not rows else 0)
 

@@ -127,10 +127,7 @@ def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]
 
 
 def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
-    """Bytes from device to device in a step, each with its share of the largest.
-
-    Empty for up to four devices: a list of transfers says as much.
-    """
+    """Bytes between devices, and their shares of the largest, for more than four."""
     sums = facts.transfer_sums(plan, "source_device", "target_device")
     used = [d.name for d in plan.cluster if any(d.name in ends for ends in sums)]
     if len(used) <= _MOST_LISTED:

@@ -209,10 +209,7 @@ class _Chart:
             self.say((x + right) / 2, _LANE / 2, Line(text, 9, ink, centered=True))
 
     def _links(self, timeline: Timeline, path: Sequence[Span]) -> None:
-        """A thin lane for each link of the path and of the busiest, in order of use.
-
-        Copies that overlap have rows of their own in it.
-        """
+        """Lanes for critical and busy links; copies that overlap have own rows."""
         far = len({*self.lanes.values()}) > 16  # the path would cover what is between
         links = grouped(timeline.copies, _lane_of)
         first = {_lane_of(span.event) for span in path}

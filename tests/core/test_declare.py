@@ -187,17 +187,13 @@ def test_fault_of_a_declaration_is_told(declare, words):
     assert words in faults(declare)
 
 
-def test_branches_that_lead_nowhere_are_told_by_their_last_and_are_counted():
+def test_branches_that_lead_nowhere_are_told_by_their_last():
     def declare(net):
         start = x(net)
-        for n in range(100):
-            net.branch(f"b{n}", net.branch(f"a{n}", start, BODY), BODY)
+        net.branch("b", net.branch("a", start, BODY), BODY)
         return [start]
 
-    text = faults(declare)
-    assert "'a0'" not in text
-    assert text.count(UNUSED) == 30
-    assert text.endswith("  - and 70 more")
+    assert re.findall("branch '(.)'", faults(declare)) == ["b"]
 
 
 def test_all_faults_come_at_once_with_their_lines():

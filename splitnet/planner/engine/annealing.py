@@ -137,10 +137,7 @@ def is_convex(forward: ForwardGraph, left: Bools, place: Ints, device: int) -> b
 def is_legal(
     graph: LoadGraph, rules: Rules, state: State, size: int, a: int, b: int
 ) -> bool:
-    """Whether the first groups of the block may be where they are, memory aside.
-
-    They moved between devices a and b.
-    """
+    """Whether the block's first groups, now on a or b, may be there, memory aside."""
     place, line = state.place, rules.line
     for i in range(size):
         group = state.block[i]
@@ -298,10 +295,7 @@ def anneal_loads(graph: LoadGraph, rules: Rules, state: State, spent: float) -> 
 
 @compiled
 def grow(graph: LoadGraph, state: State, seed: int, first: int, most: int) -> int:
-    """Write a block around a seed, from `first` on, breadth first; returns its end.
-
-    The groups are on one device and at most `most`; edges are followed both ways.
-    """
+    """Write the groups near a seed, on its device, from `first` on, `most` at most."""
     place, block, mark = state.place, state.block, state.mark
     stamp = mark[len(place)] = mark[len(place)] + 1
     block[first], mark[seed] = seed, stamp

@@ -178,10 +178,7 @@ def cut_functions(tasks: Tasks, long: float) -> int:
 
 
 def merged(tasks: Tasks, cluster: Ints) -> Tasks:
-    """Tasks with the units of a cluster of groups merged, as far as they are one run.
-
-    Values are those of larger functions, so about the same, and take less time.
-    """
+    """Tasks with what one cluster runs at once merged: about the same, in less time."""
     units, items, given = tasks.units[:-1], tasks.items[:-1], tasks.contributions
     units.where[:] = cluster[units.group]
     count, edges = cut_functions(tasks, _NEVER), int(tasks.counted.edges)

@@ -172,10 +172,7 @@ def send(
 
 @compiled
 def give(tasks: Tasks, item: int, time: float, key: int) -> None:
-    """Give an item of a forward task, and its views, to all readers.
-
-    Weights come from a task below 0.
-    """
+    """Give an item, and its views, to its readers; weights have a task below 0."""
     items, run, view = tasks.items, tasks.tasks, item
     here = tasks.units[items[item].source].where
     while view >= 0:

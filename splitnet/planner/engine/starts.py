@@ -274,10 +274,7 @@ def schedule(
 def list_schedule(
     graph: LoadGraph, noise: float, random: np.random.Generator, state: RandomState
 ) -> Ints:
-    """A list schedule; a producer's copy takes as long as on its slowest kind.
-
-    Urgent is what has the longest path behind it.
-    """
+    """A list schedule, longest path first; copies as on the producer's slowest kind."""
     groups, devices = graph.allowed.shape
     dearest, copies = graph.net_seconds.max(axis=1, initial=0.0), np.zeros(groups)
     np.add.at(copies, graph.net_pins[graph.net_start[:-1]], dearest)

@@ -123,10 +123,7 @@ def unpacked(batch: Any) -> tuple[Any, Any, Any]:
 
 @contextlib.contextmanager
 def watching(model: Any) -> Iterator[Callable[[], Audit]]:
-    """Watch the steps that `fit` traces and runs in this block, and run none.
-
-    Yields a function that gives the audit once the block has ended.
-    """
+    """Watch steps that `fit` runs in this block; its result gives the audit later."""
     placed = placed_of(model)
     plan = placed.plan
     placed.graphs.clear()

@@ -282,14 +282,11 @@ def check_losses(model: Any, placed: Placed) -> None:
 def warn_of_norms(model: Any, placed: Placed) -> None:
     """Warn of thawed normalizations that synchronised towers cannot reach."""
     for node in placed.flow.nodes:
-        towers = placed.replicas.get(id(node))
-        inside = {*keras_api.norms_of(node.operation)} - {node.operation}
-        if inside and towers is not None and towers.synchronised:
-            warn(
-                f"batch_norm='synchronised' cannot reach into {node.operation.name!r}, "
-                "whose BatchNormalization was frozen when this was planned: each tower "
-                "normalises its share by itself. Freeze it again, and compile."
-            )
+        towers, layer = placed.replicas.get(id(node)), node.operation
+        if towers and towers.synchronised and {*keras_api.norms_of(layer)} - {layer}:
+            into = f"batch_norm='synchronised' cannot reach into {layer.name!r}"
+            why = "whose BatchNormalization is thawed: each tower normalises its share"
+            warn(f"{into}, {why}. Freeze it again, and compile.")
 
 
 def _has_own_step(model: Any) -> bool:

@@ -179,10 +179,7 @@ _SCALED: dict[str, Scaled] = {}
 
 
 def _key(node: Any, settings: str, sizes: Sequence[Any], *how: Any) -> str:
-    """What the cost depends on besides sizes.
-
-    "" for code of somebody else's, also as an activation, functions and arrays.
-    """
+    """What the cost depends on besides sizes; "" for code of somebody else's."""
     operation = node.operation
     if not settings or _OPAQUE in settings:
         return ""
