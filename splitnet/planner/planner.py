@@ -298,10 +298,7 @@ class _Refusal:
             yield f"{1 + n / 20:.4g} times the memory everywhere"
 
     def _least(self, most: int, changes: Callable[[int], dict[str, Any]]) -> int:
-        """The least n for which changes of the evaluator do, 0 if none in time does.
-
-        A try counts for `_TRY_SECONDS` at most, as the search may be compiled once.
-        """
+        """The least n for which changes of the evaluator do, 0 if none in time does."""
         left = _REMEDY_SECONDS
 
         def fits(n: int) -> bool:

@@ -189,8 +189,7 @@ def test_fault_of_a_declaration_is_told(declare, words):
 
 def test_branches_that_lead_nowhere_are_told_by_their_last():
     def declare(net):
-        start = x(net)
-        net.branch("b", net.branch("a", start, BODY), BODY)
+        net.branch("b", net.branch("a", start := x(net), BODY), BODY)
         return [start]
 
     assert re.findall("branch '(.)'", faults(declare)) == ["b"]

@@ -157,10 +157,7 @@ def test_a_part_that_comes_back_is_cut(cluster):
 
 
 def test_weights_of_another_device_are_read_once_a_step(cluster):
-    """They cross once for all micro-batches: a shared layer's, and towers' frozen ones.
-
-    No gradient of those comes back; what a call changes is no weight.
-    """
+    """They cross once for all micro-batches; frozen ones of towers get no gradient."""
     net = sn.Net("shared")
     x = net.input("x", (6,))
     dense = layers.Dense(6, "tanh", name="dense")

@@ -119,9 +119,7 @@ def test_weights_go_both_ways(trained, case, tmp_path):
     assert other.get_layer("see").kernel.value.device.endswith("CPU:2")
 
 
-def test_export_names_no_device_and_leaves_the_model_placed(
-    trained, case, cluster, tmp_path
-):
+def test_export_names_no_device_and_leaves_all_placed(trained, case, cluster, tmp_path):
     """An exported model serves where the devices do not exist, strictly placed too."""
     trained.export(tmp_path / "served", verbose=False)
     text = (tmp_path / "served" / "saved_model.pb").read_bytes()
