@@ -178,7 +178,7 @@ def cut_functions(tasks: Tasks, long: float) -> int:
 
 
 def merged(tasks: Tasks, cluster: Ints) -> Tasks:
-    """Tasks with what one cluster runs at once merged: about the same, in less time."""
+    """Tasks with a cluster's units merged as far as they are one run; approximate."""
     units, items, given = tasks.units[:-1], tasks.items[:-1], tasks.contributions
     units.where[:] = cluster[units.group]
     count, edges = cut_functions(tasks, _NEVER), int(tasks.counted.edges)

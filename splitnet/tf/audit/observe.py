@@ -123,7 +123,7 @@ def unpacked(batch: Any) -> tuple[Any, Any, Any]:
 
 @contextlib.contextmanager
 def watching(model: Any) -> Iterator[Callable[[], Audit]]:
-    """Watch steps that `fit` runs in this block; its result gives the audit later."""
+    """Watch the steps of `fit` in this block; yields what gives the audit after it."""
     placed = placed_of(model)
     plan = placed.plan
     placed.graphs.clear()
