@@ -225,8 +225,8 @@ def test_data_parallel_says_what_it_needs(cluster):
     faults = [
         ("needs two or more devices", {"devices": ["gpu:0"]}),
         (r"has 0 \(none\)", {"devices": 0}),
-        ("there are 3 GPUs here", {"devices": 9}),
-        ("each once, and has 3", {"devices": ["gpu:0", "gpu:1", "GPU:0"]}),
+        ("all here.*; there are 3 GPUs here", {"devices": 9}),
+        ("each once; has 3", {"devices": ["gpu:0", "gpu:1", "GPU:0"]}),
         (r"need 4\. .* data_parallel\(sn.unplace", {"model": placed}),
         ("batch=? must be int", {"batch": 0}),
         ("takes batches of 8 alone. Build it without", {"model": still}),

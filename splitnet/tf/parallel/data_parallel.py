@@ -157,7 +157,7 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
     pins = [name for one in found for name in preferences(one) if ":" in name]
     too_few = len(found) < 2 or isinstance(asked, int) and asked > len(found)
     if too_few or len({*pins}) < len(pins):
-        wants = "data_parallel needs two or more devices, each once, and has"
+        wants = "data_parallel needs two or more devices, all here, each once; has"
         given = f"{len(found)} ({', '.join(found) or 'none'}) by devices={asked!r}"
         here = f"the cluster has {', '.join(device.name for device in cluster)}"
         advice = "Name devices=[...], or train the model itself"

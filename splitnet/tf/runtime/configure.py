@@ -99,7 +99,8 @@ def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
             except RuntimeError:
                 late.append(said)
     if late:
-        raise ConfigError(f"too late: TensorFlow has already started. {EARLIER}", late)
+        fault = f"too late: TensorFlow has already started. {EARLIER}"
+        raise ConfigError(fault, dict.fromkeys(late))
     _given.update(options or {})
     return settings
 
