@@ -25,6 +25,7 @@ from splitnet.core.timeline import SCHEDULES
 
 _PYTHON_SHOWS = warnings.showwarning  # with file and line
 _MOST_CALLS = 2_000  # of a graph for which `plan` says the largest batch
+_MOST_SAMPLES = 1 << 20  # of that batch
 
 
 def plan(
@@ -55,10 +56,11 @@ def plan(
         figures["moved"] = change.moved
         text.append(f"since {target}: {change}")
     if made.objective != "throughput" and len(made.graph.calls) <= _MOST_CALLS:
-        how = {"optimizer": made.optimizer, "training": made.training}
-        most = sn.largest_batch(made.graph, cluster, device_of=made, **how)
-        figures["largest_batch"] = most
-        text.append(f"largest batch that fits this placement: {most}")
+        how = {name: getattr(made, name) for name in ("optimizer", "training")}
+        how |= {"device_of": made, "most": _MOST_SAMPLES}
+        figures["largest_batch"] = most = sn.largest_batch(made.graph, cluster, **how)
+        more = " or more" * (most == _MOST_SAMPLES)
+        text.append(f"largest batch that fits this placement: {most}{more}")
     if out:
         made.save(out)
         text.append(f"saved to {out}")
