@@ -49,7 +49,7 @@ def plan(
         missing: if a requested device does not exist, "fallback" (use the next best and
             record it) or "error".
         costs: a cost model, or the file of a measured one; None estimates.
-        optimizer: whose slots count as memory, "adam"; or "sgd", "momentum" and so on.
+        optimizer: it, or its name, such as "sgd" or "adam+ema"; its slots take memory.
         time_limit: seconds to search at most, 5.
         effort: steps to search, of about a microsecond each; None means those of the
             time limit. Equal seeds and efforts give equal plans, unless the time limit

@@ -22,7 +22,6 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
         ("seed", "\ud800", "int. Received: '\\ud800'"),
         ("time_limit", inf, "float >= 0"),
         ("time_limit", nan, "float >= 0"),
-        ("time_limit", -1.0, "float >= 0"),
         ("cut_penalty", 1.0, "float >= 0 and < 1"),
         ("objective", "call_latency", "one of 'latency', 'throughput', 'memory'"),
         ("missing", "ask", "one of 'fallback', 'error'"),

@@ -369,7 +369,7 @@ def bench(
     """
     made, placed, data = _placed(target, options)
     with progress("timing", total=2 * steps + 2) as advance:
-        plain = _compiled(sn.unplace(placed), options)
+        plain = sn.unplace(placed)
         seconds: tuple[list[float], list[float]] = ([], [])
         for turn in range(2 * steps + 2):
             began = time.perf_counter()
@@ -398,31 +398,24 @@ def _placed(target: str, options: dict[str, Any]) -> "tuple[sn.Plan, Any, Any]":
     made = options["plan"] and sn.load_plan(options["plan"])
     if made and options["batch"] is not None:
         raise sn.DeclarationError("a saved plan has its own batch; leave --batch out.")
-    if made and options["optimizer"] is None:
-        options["optimizer"] = made.optimizer
-    needed = sum(device.stand_in for device in made.cluster) if made else 0
-    stand_ins = options["stand_ins"] or needed
-    source, cluster = cli.load_source(target, lambda: local_devices(stand_ins))
+    stand_ins = options["stand_ins"] or made and sum(d.stand_in for d in made.cluster)
+    source, cluster = cli.load_source(target, lambda: local_devices(stand_ins or 0))
     import keras
 
-    for what, get in ("loss", keras.losses.get), ("optimizer", keras.optimizers.get):
-        try:
-            get(options[what])
-        except ValueError:
-            fault = f"Keras has no {what} {options[what]!r}"
-            raise sn.DeclarationError(f"{fault}: give another --{what}.") from None
+    try:
+        keras.losses.get(options["loss"])
+    except ValueError:
+        fault = f"Keras has no loss {options['loss']!r}: give another --loss."
+        raise sn.DeclarationError(fault) from None
     made = made or planned(source, cluster, cli.search_options(options))
-    from splitnet.tf.profiling.measure import synthetic_batch
+    from splitnet.tf.profiling.measure import optimizer_of, synthetic_batch
 
     with progress("emitting"):
-        model = _compiled(sn.emit(source, made), options)
+        model = sn.emit(source, made)
+    if not model.compiled:
+        optimizer = optimizer_of(options["optimizer"] or made.optimizer)
+        model.compile(optimizer, options["loss"] or "mse")
     inputs, targets = synthetic_batch(model, made.batch)
     if (options["loss"] or "").startswith("sparse_"):  # takes class numbers
         targets = keras.tree.map_structure(lambda t: t.argmax(-1), targets)
     return made, model, (inputs, targets)
-
-
-def _compiled(model: Any, options: cli.Table) -> Any:
-    if not model.compiled:
-        model.compile(options["optimizer"] or "adam", options["loss"] or "mse")
-    return model

@@ -88,38 +88,42 @@ def _estimate(call: Call, device: Device, flops: float, times: int) -> float:
     return max(computing, moving) + times * launches * device.call_seconds
 
 
-# Those that keep 0, 1, 2 and 3 copies of each weight beside it (keras/src/optimizers).
-# Adafactor keeps a row and a column per matrix instead, which rounds to nothing.
-_OPTIMIZERS = (
-    "sgd adafactor",
-    "momentum sgd+momentum rmsprop adagrad lion",
-    "adam adamw adamax nadam lamb rmsprop+momentum adadelta ftrl muon",
-    "amsgrad",
-)
-OPTIMIZER_SLOTS = {n: k for k, its in enumerate(_OPTIMIZERS) for n in its.split()}
+# They keep one or two copies of each weight, Muon at most (keras/src/optimizers).
+_ONE = "rmsprop adagrad lion adafactor"
+_TWO = "adam adamw adamax nadam lamb adadelta ftrl muon schedulefreeadamw"
+_SLOTS = {"sgd": 0} | dict.fromkeys(_ONE.split(), 1) | dict.fromkeys(_TWO.split(), 2)
+_SHORT = {"momentum": "sgd+momentum", "amsgrad": "adam+amsgrad"}
+OPTIMIZER_ARGUMENTS: dict[str, tuple[str, Any, str]] = {
+    "momentum": ("momentum", 0.9, "sgd rmsprop"),
+    "centered": ("centered", True, "rmsprop"),
+    "amsgrad": ("amsgrad", True, "adam adamw"),
+    "ema": ("use_ema", True, " ".join(_SLOTS)),
+    "accumulation": ("gradient_accumulation_steps", 2, " ".join(_SLOTS)),
+}
+"""Arguments that keep one copy more, a value for each, and whose they are."""
 
 
 def optimizer_name(optimizer: object) -> str:
-    """Bring an optimizer, or its name, to a key of `OPTIMIZER_SLOTS`: "adamw"."""
+    """Bring an optimizer, or its name, to what tells its slots: "rmsprop+momentum"."""
     if isinstance(optimizer, str):
-        name = optimizer.strip().lower()
+        given = optimizer.strip().lower()
+        kind, *wanted = _SHORT.get(given, given).split("+")
     else:
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        name = type(inner).__name__.lower()
-        if name in ("sgd", "rmsprop") and getattr(inner, "momentum", None):
-            name += "+momentum"
-        if name == "adam" and getattr(inner, "amsgrad", False):
-            name = "amsgrad"
-    if name not in OPTIMIZER_SLOTS:
-        known = f"Known: {', '.join(OPTIMIZER_SLOTS)}"
-        fault = f"there is no known optimizer {optimizer!r}. {known}"
+        kind, has = type(inner).__name__.lower(), OPTIMIZER_ARGUMENTS.items()
+        wanted = [n for n, (its, *_) in has if getattr(inner, its, None)]
+    known = [n for n, (*_, its) in OPTIMIZER_ARGUMENTS.items() if kind in its.split()]
+    if not known or isinstance(optimizer, str) and not {*wanted} <= {*known}:
+        fault = f"there is no known optimizer {optimizer!r}. Known: {', '.join(_SLOTS)}"
+        fault += f"; with one slot more each: +{', +'.join(OPTIMIZER_ARGUMENTS)}"
         raise DeclarationError(f"{fault}. Name one with as many slots per weight.")
-    return name
+    return "+".join([kind, *(name for name in known if name in wanted)])
 
 
 def slots_of(optimizer: object) -> int:
     """How many copies of each weight the optimizer keeps beside it."""
-    return OPTIMIZER_SLOTS[optimizer_name(optimizer)]
+    kind, *more = optimizer_name(optimizer).split("+")
+    return _SLOTS[kind] + len(more)
 
 
 @runtime_checkable

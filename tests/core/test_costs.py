@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from splitnet.core.cluster import Device
-from splitnet.core.costs import CallSeconds, Costs, UpdateSeconds, signature
+from splitnet.core.costs import CallSeconds, Costs, UpdateSeconds, signature, slots_of
 from tests.zoo import call, chain
 
 A100 = Device.of("gpu:0", preset="A100")
@@ -59,6 +59,7 @@ def test_updates_pay_for_each_variable():
         ESTIMATE.update_seconds(*its) for its in ((4, A100, "adam"), (8, other, "sgd"))
     )
 
+    assert slots_of("adamw+amsgrad") == slots_of("rmsprop+momentum+centered") == 3
     assert tiny == pytest.approx(12 * A100.call_seconds, rel=1e-3)
     assert costs.update_seconds(8, A100, "sgd") == 2.5
     assert costs.update_seconds(8, other, "sgd") == estimate

@@ -66,8 +66,9 @@ def measure(
 ) -> costs.Costs:
     """Time every call of a source on each kind of device, and the links between them.
 
-    The source is left as it was. Devices of one kind and speed count as one kind; with
-    workers, the client's CPU is left out. Times are those of training.
+    `save_costs` keeps the result, for `plan(costs=...)`. The source is left as it was.
+    Devices of one kind and speed count as one kind; with workers, the client's CPU is
+    left out. Times are those of training.
 
     Args:
         source: a `Net` or a Keras model.
@@ -75,12 +76,8 @@ def measure(
             `connect`.
         batch: samples per step. Calls are timed for it and for a quarter of it; other
             batches, as in micro-batches and towers, follow from both.
-        optimizer: whose update is timed, by Keras' name.
+        optimizer: whose update is timed, by its name as in `plan`.
         on_progress: called with the share that is done, 0 to 1, and what comes next.
-
-    Returns:
-        Seconds per call, and links; `save_costs` keeps it, and `plan(costs=...)` uses
-        it.
 
     Raises:
         DeviceError: devices of the cluster are not available.
@@ -121,8 +118,7 @@ def measure(
     tell(next(shares), "links between devices")
     rows = tuple(calls), tuple(updates), measure_links(cluster)
     tell(next(shares), "done")
-    stand_ins = any(device.stand_in for device in cluster)
-    return costs.Costs(*rows, stand_ins, tuple(timed.values()))
+    return costs.Costs(*rows, any(d.stand_in for d in cluster), tuple(timed.values()))
 
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:
@@ -265,12 +261,19 @@ def _call_seconds(
     return (*whole, *fixed)
 
 
+def optimizer_of(name: str) -> Any:
+    """A new optimizer with the slots that a plan's name tells: "sgd+momentum"."""
+    kind, *more = costs.optimizer_name(name).split("+")
+    arguments = dict(costs.OPTIMIZER_ARGUMENTS[one][:2] for one in more)
+    return type(keras.optimizers.get(kind))(**arguments)
+
+
 def _update(device: Device, optimizer: str, size: int) -> Callable[[], list[Any]]:
     """The update of a weight of so many bytes."""
     with tf.device(device.target):
         weight = keras.Variable(tf.zeros([size // 4]))
         gradient = tf.Variable(tf.ones([size // 4]))
-        rule = keras.optimizers.get(optimizer.partition("+")[0])
+        rule = optimizer_of(optimizer)
         rule.build([weight])
 
     def update() -> list[Any]:

@@ -32,7 +32,8 @@ def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_
     monkeypatch.setattr(measure, "_LINK_RUNS", 2)
     monkeypatch.setattr(measure, "_RUNS", 1)
     monkeypatch.setattr(measure, "_LOOP_SECONDS", -1.0)
-    costs = sn.measure(model, cluster, 16, on_progress=lambda *now: told.append(now))
+    how = {"optimizer": "momentum", "on_progress": lambda *now: told.append(now)}
+    costs = sn.measure(model, cluster, 16, **how)
 
     assert not warned  # TensorFlow would, of functions that it traces again and again
     assert [w.tolist() for w in model.get_weights()] == before
@@ -66,7 +67,6 @@ def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_
 
 
 def test_measure_refuses_devices_that_are_not_here(model):
-
     with pytest.raises(sn.DeviceError, match=r"(?s)sn\.connect.*gpu:7.*worker:3/cpu:0"):
         sn.measure(model, sn.Cluster.of("gpu:7", "worker:3/cpu:0", "cpu"), 16)
 
