@@ -1,8 +1,4 @@
-"""Keras callbacks: placement in TensorBoard, and training that can be resumed.
-
-Event files are written by TensorFlow alone: `tf.summary.text` and its like need the
-package tensorboard.
-"""
+"""Keras callbacks: placement in TensorBoard, and training that can be resumed."""
 
 import signal
 import struct
@@ -10,6 +6,7 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 import keras
@@ -102,7 +99,7 @@ class PlacementCallback(keras.callbacks.Callback):
             self._write(tag, str(error), step)
 
     def _write(self, tag: str, value: float | str | bytes, step: int) -> None:
-        """Write a point of a curve, preformatted text, or a PNG image, at once."""
+        """Write a point, text, or PNG image; `tf.summary.text` needs tensorboard."""
         if isinstance(value, bytes):
             size = [str(n).encode() for n in struct.unpack(">II", value[16:24])]
             plugin, tensor = "images", tf.constant([*size, value])
@@ -127,12 +124,13 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
     interrupted. Give `shuffle=False`, or a dataset shuffled by epoch with a seed.
 
     After SIGTERM (preemption) the current step ends, weights and states are saved, and
-    the program exits with code 143. The epoch begins anew then, from these weights.
-    `backup_dir` is for this training alone, and deleted when it is complete.
+    the program exits with code 143. The epoch begins anew then, from these weights, or
+    from the backup before if the program was killed while it saved. `backup_dir` is
+    for this training alone, and deleted when it is complete.
     """
 
     def __init__(self, backup_dir: str | Path) -> None:
-        super().__init__(str(backup_dir))
+        super().__init__(str(backup_dir), double_checkpoint=True)
         self._states_file = Path(backup_dir) / "random_states.npz"
         self._epoch, self._terminated = 0, False
         self._before: Any = None
@@ -146,7 +144,11 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
                     state.assign(saved[number])
 
         def terminate(number: int, frame: Any) -> None:
-            self._terminated = True
+            calls = (f for f, _ in walk_stack(frame) if f.f_code.co_name == "fit")
+            self._terminated = any(f.f_locals.get("self") is self.model for f in calls)
+            if not self._terminated:  # the training failed, without an end
+                signal.signal(number, self._before)
+                signal.raise_signal(number)
 
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, terminate)
@@ -172,7 +174,9 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
         beside.replace(self._states_file)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Delete the backup: training is complete."""
+        """Delete the backup: training is complete. After SIGTERM keep it, and end."""
+        if self._terminated:  # after the last step
+            raise SystemExit(128 + signal.SIGTERM)
         super().on_train_end(logs)
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
