@@ -147,7 +147,9 @@ def test_a_job_of_slurm_is_tried_again_and_all_know_its_cluster(
     assert "GPUS" not in script  # those that `sbatch --gpus-per-node` grants count
     for name, value in BATCH.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BASH_ENV", "late")  # to look when the program has ended
     programs = {"job": script, "srun": SRUN, "splitnet": SERVES, "train": FAILS_ONCE}
+    programs["late"] = 'kill() { [ "$1" != -0 ] || sleep 0.5; builtin kill "$@"; }'
     done = ran([tmp_path / "job"], tmp_path, **programs)
 
     assert done.stdout == ""
