@@ -1,8 +1,7 @@
 """TensorFlow's server alone: a worker runs none of TensorFlow's other Python.
 
 `import tensorflow` takes five times as long, and 160 MB more. So the package is entered
-without running its `__init__`; kernels are the same, but for one of TensorFlow Lite.
-The file is run by its path, because this package imports Keras.
+without its `__init__`. This file is run by its path: the package here imports Keras.
 """
 
 import importlib.util

@@ -4,8 +4,7 @@ Each distinct call runs alone on one device of each kind, in a loop inside one s
 that the start of a step does not count: its forward pass, then forward and backward
 together, with synthetic values. A batch and a quarter of it tell which part of a call's
 seconds grows with the batch. Before each call other data are read, as other calls do,
-or it would find its weights in the cache. Alone it is not fused with its neighbours, so
-the sum of all calls is not quite a step.
+or it would find its weights in the cache.
 
 A link has a latency, a gap and a bandwidth (LogGP). A small tensor goes to the other
 device and back several times within one step, and each stop computes with it, as parts

@@ -85,6 +85,7 @@ class Connection(AbstractContextManager["Connection"]):
         self.cluster, self._over = cluster, threading.Event()
         self._lost: dict[str, Health] = {}
         if watch_seconds:
+            self._ends = {h.name: _ends(h.address) for h in workers_of(cluster)}
             watch = functools.partial(self._watch, watch_seconds)
             threading.Thread(target=watch, daemon=True).start()
 
@@ -104,40 +105,65 @@ class Connection(AbstractContextManager["Connection"]):
                 missed[name] = missed[name] + 1 if found.state != "healthy" else 0
                 if missed[name] >= _PATIENCE:  # each round: TensorFlow connects again
                     self._lost[name] = found
-                    _close_connections(found.host.address)
+                    _close_connections(self._ends[name])
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Raise a WorkerError that names a worker, if it is why the block failed."""
         if error is not None and _is_about_workers(error):
             bad, self._lost = self._lost or self._unwell(), {}
             if bad or type(error).__name__ != "CancelledError":  # as operations fail
-                raise _loss(bad, f" ({first_line(error)[:200]})") from error
+                raise self._loss(bad, f" ({first_line(error)[:200]})") from error
 
     def check(self, *, ask: bool) -> None:
         """Refuse to go on while a worker is lost; `ask` all, or if one was silent."""
         if (ask or self._lost) and self._unwell():
-            raise _loss(self._lost)
+            raise self._loss(self._lost)
 
     def _unwell(self) -> dict[str, Health]:
         found = self.health(timeout_seconds=_LONG_SECONDS)
         self._lost = {h.host.name: h for h in found if h.state != "healthy"}
         return self._lost
 
+    def _loss(self, bad: dict[str, Health], reason: str = "") -> WorkerError:
+        """The error about lost workers, with the parts of all models that they ran."""
+        words = []
+        for name, health in bad.items():
+            ran = {
+                f"{device} ran {part}": None
+                for plan in _plans.values()
+                for part, device in plan.device_of.items()
+                if plan.cluster[device].host == name
+            }
+            words.append(". ".join([str(health), *ran]))
+        again = "" if bad else " All are healthy now: one was restarted, and is empty."
+        rest = ""
+        if 0 < len(bad) < len(workers_of(self.cluster)):
+            rest = f", or without it, sn.connect(cluster.without({str([*bad])[1:-1]}))"
+        return WorkerError(
+            f"a worker is lost{reason}.{again} Join again, sn.connect(cluster), once "
+            f"it is back{rest}; plan and emit the model for that cluster, and fit with "
+            "the same sn.ResumeTraining: training goes on from its last backup.",
+            words,
+        )
 
-def _close_connections(address: str) -> None:
-    """Close this program's TCP connections to "host:port"; Linux only.
+
+def _ends(address: str) -> set[tuple[str, int]]:
+    """What "host:port" stands for now; later no name server may answer."""
+    host, _, port = address.rpartition(":")
+    ends = [entry[4] for entry in socket.getaddrinfo(host.strip("[]"), int(port))]
+    return {(str(end[0]).removeprefix("::ffff:"), int(end[1])) for end in ends}
+
+
+def _close_connections(theirs: set[tuple[str, int]]) -> None:
+    """Close this program's TCP connections to these ends; Linux only.
 
     One that ends makes TensorFlow, which never gives up, raise `UnavailableError`.
     """
-    host, _, port = address.rpartition(":")
-    ends = [entry[4] for entry in socket.getaddrinfo(host.strip("[]"), int(port))]
-    theirs = {(str(end[0]).removeprefix("::ffff:"), end[1]) for end in ends}
     for connection in psutil.Process().net_connections("tcp"):
         peer = connection.raddr
         if peer and (peer.ip.removeprefix("::ffff:"), peer.port) in theirs:
-            # It may be closed meanwhile.
             with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as plug:
-                plug.shutdown(socket.SHUT_RDWR)
+                plug.shutdown(socket.SHUT_RDWR)  # it may be closed meanwhile
 
 
 def _is_about_workers(error: BaseException) -> bool:
@@ -148,28 +174,6 @@ def _is_about_workers(error: BaseException) -> bool:
     wrong = isinstance(error, errors.InvalidArgumentError)
     gone = wrong and "remote_handle" in str(error)
     return gone or isinstance(error, (*kinds, errors.DeadlineExceededError))
-
-
-def _loss(bad: dict[str, Health], reason: str = "") -> WorkerError:
-    """The error about lost workers, with the parts of all models that they ran."""
-    words = []
-    for name, health in bad.items():
-        ran = {
-            f"{device} ran {part}": None
-            for plan in _plans.values()
-            for part, device in plan.device_of.items()
-            if plan.cluster[device].host == name
-        }
-        words.append(". ".join([str(health), *ran]))
-    again = "" if bad else " All are healthy now, so one was restarted and is empty."
-    rest = f", or without it, sn.connect(cluster.without({', '.join(map(repr, bad))}))"
-    return WorkerError(
-        f"a worker is lost{reason}.{again} Join again, sn.connect(cluster), once it is "
-        f"back{rest if bad else ''}; plan and emit the model for that cluster, and fit "
-        "with the same keras.callbacks.BackupAndRestore: training goes on from its "
-        "last backup.",
-        words,
-    )
 
 
 def connect(
@@ -220,7 +224,7 @@ def connect(
         late = "too late to join a cluster: TensorFlow has already started"
         raise ConfigError(f"{late}. {EARLIER}")
     if again and _joined[0].cluster.hosts != cluster.hosts:
-        why = "TensorFlow can join one only"
+        why = "TensorFlow can join one only. Start the program (or kernel) again"
         raise ConfigError(f"this program has joined another cluster; {why}.")
     listen(cluster, None if again else address[CLIENT], allow_remote=allow_remote)
     _wait_for(workers, usual if wait_seconds is None else wait_seconds)

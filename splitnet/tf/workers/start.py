@@ -1,14 +1,12 @@
 """Worker processes: start them on this machine, in private, serve as one, end them.
 
-Each is a Python program with TensorFlow's own server in it: a device of the cluster,
-with memory and threads of its own. They are started without importing TensorFlow.
-
 TensorFlow's server, and its client once it has joined a cluster, listen on every
 interface whatever address they are given, and run what anybody asks of them. So workers
 of this machine live in a Linux network namespace of their own, which has a loopback
 device and no route to anywhere else. Neither root nor a tool is needed.
 """
 
+import atexit
 import ctypes
 import fcntl
 import os
@@ -143,11 +141,10 @@ def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
         process.stdout.close()
         process.terminate()
     for process in processes:
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # does nothing if it has ended
+        process.wait()
 
 
 def local_workers(
@@ -190,6 +187,7 @@ def local_workers(
     cluster = Cluster(devices, (_LINK,), tuple(map(Host, names, addresses)))
     file = Path(tempfile.mkdtemp(prefix="splitnet-"), "cluster.toml")
     workers = LocalWorkers(cluster, file, [])
+    atexit.register(workers.stop)  # for programs that do not
     command = [sys.executable, "-m", "splitnet", "worker", "--cluster", str(file)]
     command += ["--threads", str(threads)] if threads else []
     command += ["--memory", str(limit)] if limit else []
@@ -226,10 +224,9 @@ def open_interfaces() -> list[str]:
 
 
 def isolate() -> None:
-    """Move this program into a private network namespace, if it is not in one.
+    """Move this program, and what it starts later, into a private network namespace.
 
-    What it starts afterwards is there as well. There is no way back: the program can
-    no longer reach other hosts, nor they it. Other threads would keep the old network.
+    There is no way back. Other threads would keep the old network.
     """
     if not open_interfaces():
         return
@@ -280,7 +277,7 @@ def listen(cluster: Cluster, host: Host | None, *, allow_remote: bool) -> None:
         raise ConfigError(f"TensorFlow listens {why} they like here. {over}. {_ADVICE}")
     known = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
     names = [one.address.rpartition(":")[0].strip("[]") for one in cluster.hosts]
-    names = [*filter(None, known.split(",")), *names]
+    names = filter(None, [*known.split(","), *names])
     os.environ[_NO_PROXY] = ",".join(dict.fromkeys(names))
     if host is None:
         return

@@ -138,8 +138,27 @@ def test_hosts_report_every_fault_at_once():
     assert all(one in str(caught.value) for one in words.split("|"))
 
 
+def test_a_silent_worker_is_left_where_no_name_server_answers(monkeypatch):
+    with socket.create_server(("", 0)) as silent:
+        port = silent.getsockname()[1]
+        hosts = HOSTS[0], Host("worker:0", f"localhost:{port}")
+        connection = connect.Connection(replace(BOX, hosts=hosts), 0.1)
+        unknown = Mock(side_effect=socket.gaierror(-2, "Name or service not known"))
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            monkeypatch.setattr(connect.socket, "getaddrinfo", unknown)
+            assert client.recv(1) == b""
+    connection.close()
+
+
+def test_workers_of_a_program_that_does_not_stop_them_leave_no_files():
+    told = python("-c", "import splitnet as sn; print(sn.local_workers(1).file)")
+    assert not Path(told.stdout.strip()).exists()
+
+
 def test_failures_without_a_lost_worker_say_so():
-    """One that came back has lost what it held; an operation may have failed."""
+    """One that came back is empty; an operation may have failed; all may be lost."""
+    with pytest.raises(WorkerError, match="(?s)once it is back; plan .*unreachable"):
+        connect.Connection(BOX, 0).check(ask=True)
     connection = connect.Connection(Cluster.of("cpu"), 0)
     lost = pytest.raises(WorkerError, match=r"\(gone and more\).*healthy now")
     with lost, connection:
