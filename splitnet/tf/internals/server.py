@@ -15,8 +15,7 @@ def server_api() -> tuple[Any, Any, str]:
     """The class of the server, that of its options, and TensorFlow's version.
 
     Only for programs that do nothing else: `import tensorflow` finds an empty module
-    afterwards. All of TensorFlow is imported where it has plug-in devices, whose
-    libraries its `__init__` loads.
+    afterwards, except where there are plug-in devices, which its `__init__` loads.
     """
     plugins = any(Path(path, "tensorflow-plugins").exists() for path in sys.path)
     if plugins or "TF_PLUGGABLE_DEVICE_LIBRARY_PATH" in os.environ:

@@ -8,10 +8,9 @@ or it would find its weights in the cache.
 
 A link has a latency, a gap and a bandwidth (LogGP). A small tensor goes to the other
 device and back several times within one step, and each stop computes with it, as parts
-do: how much longer that takes than where nothing is sent is the latency. A processor
-that waited computes slower for a while, which counts. Of several tensors at once each
-further one takes the gap, and of several large ones the time of their bytes too. How
-much longer a computation takes while copies arrive is what a processor does for them.
+do: how much longer that takes than where nothing is sent is the latency. Of several
+tensors at once each further one takes the gap, and of several large ones the time of
+their bytes too. How much longer computing takes while copies arrive is the overhead.
 """
 
 import functools

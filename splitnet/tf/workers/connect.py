@@ -411,12 +411,11 @@ def _stateful_set(environ: Mapping[str, str]) -> _Found:
     return environ["SPLITNET_CLIENT"], workers, mine
 
 
-JOB_VARIABLES = {
+JOB_VARIABLES = {  # of jobs of many hosts, in the order in which they are asked
     "TF_CONFIG": ("TF_CONFIG", _tf_config),
     "SLURM_JOB_ID": ("Slurm's variables", _slurm),
     "SPLITNET_STATEFUL_SET": ("the variables of a StatefulSet", _stateful_set),
 }
-"""Each stands for a job of many hosts, in the order in which they are asked."""
 
 
 def _cluster(
