@@ -19,8 +19,7 @@ ASPECTS = {one: one for one in ("forward", "backward")}
 ASPECTS |= {one: f"{one}s" for one in ("variable", "slot", "update")}
 """What was seen -> the aspect of a part that it belongs to."""
 
-_TOLERATED_BYTES = 64
-"""Size of the largest copy, such as a shape or a scalar, that need not be planned."""
+_TOLERATED_BYTES = 64  # a smaller copy, such as a shape, need not be planned
 
 _Route = tuple[str, str, str]  # source device, target device, kind
 
@@ -150,8 +149,7 @@ class _Comparison:
         self.plan, self.seen = plan, seen
         self.findings: list[Finding] = []
         self.notes = [*seen.notes]
-        self.where: dict[tuple[str, str], list[str]] = defaultdict(list)
-        """Part and what was seen of it -> the devices."""
+        self.where = defaultdict[tuple[str, str], list[str]](list)  # by part and aspect
 
     def audit(self) -> Audit:
         self._compare_ops()
@@ -267,14 +265,14 @@ class _Comparison:
 
     def _planned_bytes(self) -> Counter[_Route]:
         """By link and kind, for the batch that was seen, in its micro-batches."""
-        plan, batch = self.plan, self.seen.batch or self.plan.batch
-        times = microbatch_growth(plan.graph, self.seen.microbatches, batch)
+        plan, count = self.plan, self.seen.microbatches
+        batch = max(self.seen.batch or plan.batch, count)  # each is of a sample or more
+        times = microbatch_growth(plan.graph, count, batch)
         found: Counter[_Route] = Counter()
         for t in plan.transfers:
-            size = t.bytes
-            if t.kind in ("activation", "gradient"):
-                towers = [times[part] for part in (t.source, t.target) if part in times]
-                whole = -(-size * batch // plan.batch)
-                size = round(size * max(towers)) if towers else whole
+            grows = t.bytes if t.kind in ("activation", "gradient") else t.row_bytes
+            towers = (times[part] for part in (t.source, t.target) if part in times)
+            share = max(towers, default=batch / plan.batch)
+            size = t.bytes + round(grows * (share - 1))
             found[t.source_device, t.target_device, t.kind] += size
         return found

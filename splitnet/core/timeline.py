@@ -76,7 +76,8 @@ class Task:
 class Copy:
     """A copy between devices, from a part to the first that reads it there.
 
-    `kind` is "activation", "gradient", "weights" or "weights gradient".
+    `kind` is "activation", "gradient", "weights" or "weights gradient". Of the latter's
+    bytes, `row_bytes` are rows of a table, which grow with the batch.
     """
 
     source: str
@@ -89,6 +90,7 @@ class Copy:
     start: float
     stop: float
     microbatch: int = 0
+    row_bytes: int = 0
 
 
 _Event = Task | Copy

@@ -68,11 +68,9 @@ class Candidate:
             and not space.may_move(graph, call.part)
             and graph.part[call.part].kind != "weights"
         }
-        kind = "pipeline" if one.microbatches > 1 else "placement"
-        kind = "split" if split else kind
+        kind = "split" if split else "pipeline" if one.microbatches > 1 else "placement"
         kind = "towers" if self.towers > 1 else kind
-        kind = "one device" if len(used) < 2 else kind
-        self.kind = kind = "plan" if given else kind
+        self.kind = kind = "plan" if given else "one device" if len(used) < 2 else kind
         rank = _KINDS.index(kind), bool(one.recompute)
         self.complexity = *rank, one.microbatches, len(devices)
         said = [f"towers={self.towers}"] if self.towers > 1 else []

@@ -17,9 +17,10 @@ RATES = [
 ]
 
 
-def audited(source, cluster, *, batch=8, pins=None, optimizer="adam", **way):
-    """The audit, which is clean, of a step of ones."""
-    model = emitted(source, cluster, way, (optimizer, "mse"), batch=batch, pins=pins)
+def audited(source, cluster, batch=8, *, of=0, pins=None, optimizer="adam", **way):
+    """The clean audit of a step of ones, planned for a batch of `of`."""
+    known = {"batch": of or batch, "pins": pins}
+    model = emitted(source, cluster, way, (optimizer, "mse"), **known)
     x = keras.tree.map_structure(
         lambda t: np.ones((batch, *t.shape[1:]), t.dtype), model.input
     )
@@ -121,7 +122,8 @@ def test_gradients_are_accumulated_where_the_weight_is(microbatches, cluster):
         assert audit.moved["gpu:1", "cpu:0", "activation"] == (192, 192)
 
 
-def test_gradients_of_a_shared_table_are_the_rows_looked_up(cluster):
+@pytest.mark.parametrize(("batch", "of", "count"), [(32, 0, 1), (32, 8, 1), (2, 9, 3)])
+def test_gradients_of_a_shared_table_are_rows_looked_up(batch, of, count, cluster):
     """They go to the table's home as rows, also where those are more than the table."""
     net = sn.Net("shared_table")
     table = [layers.Embedding(8, 4), layers.GlobalAveragePooling1D()]
@@ -132,10 +134,10 @@ def test_gradients_of_a_shared_table_are_the_rows_looked_up(cluster):
     both = net.merge("both", sides, layers.Concatenate())
     net.output(net.branch("head", both, layers.Dense(1), on="cpu"))
 
-    moved = audited(net, cluster, batch=32).moved
+    moved = audited(net, cluster, batch, of=of, microbatches=count).moved
 
     sent = {ends: size for ends, size in moved.items() if "weights g" in ends[2]}
-    size = 32 * 5 * (4 + 1) * 4
+    size = max(batch, count) * 5 * (4 + 1) * 4
     assert sent == {("gpu:1", "gpu:0", "weights gradient"): (size, size)}
 
 
