@@ -8,7 +8,7 @@ what the allocator of each worker hands out and takes back. Bytes are those that
 asked for: the allocator rounds up. Weights are there before the step and left out of
 both. TensorFlow's CPU allocator does not record what is smaller than 256 KiB, so
 batches are large. TensorFlow is free to run what is ready in any order, so peaks differ
-from step to step: a figure is the median of three.
+from step to step: a figure is of the largest of ten, as memory must suffice for all.
 
     python benchmarks/activations.py [MODEL ...] [--largest N]
 """
@@ -21,6 +21,8 @@ import sys
 import tempfile
 import threading
 import time
+import timeit
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +48,7 @@ MODELS = (
 
 WAYS = ("one", "recompute", "pieces", "stages", "gpipe", "1f1b", "towers")
 WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
-STEPS = 3
+STEPS = 10
 
 
 def build(name):
@@ -165,18 +167,18 @@ def ways(model, batch, cluster, devices=WORKERS):
 
 
 def _run_later(step, ended):
-    """Run a step when the profilers have begun, and note when it ended."""
+    """Run the steps when the profilers have begun, and note when they ended."""
     time.sleep(1.0)
-    step()
+    timeit.timeit(step, number=STEPS)
     ended.append(time.monotonic())
 
 
 def allocations(step, addresses):
-    """Per worker, what its allocator did while `step` ran, in the order of time."""
+    """Per worker, what its allocator did during the steps, in the order of time."""
     import tensorflow as tf
 
     profiler = tf.profiler.experimental
-    seconds = 4.0
+    seconds = 3.0 + 2 * timeit.timeit(step, number=STEPS)
     while True:
         ended = []
         thread = threading.Thread(target=_run_later, args=(step, ended))
@@ -230,24 +232,20 @@ def compare(name, largest, only):
             if way not in only:
                 continue
             placed.compile("sgd", "mse")
-            for _ in range(2):
-                placed.train_on_batch(x, y)
+            step = partial(placed.train_on_batch, x, y)
+            step()
             gc.collect()
-            done = [
-                allocations(lambda one=placed: one.train_on_batch(x, y), addresses)
-                for _ in range(STEPS)
-            ]
+            done = allocations(step, addresses)
             cells[way] = []
-            for worker, steps in zip(WORKERS, zip(*done)):
+            for worker, steps in zip(WORKERS, done):
                 memory = sn.plan_of(placed).memory[worker]
                 predicted = memory.total - memory.weights - memory.slots
-                peaks = sorted(map(fullest, steps), key=lambda one: one[0])
-                most, held = peaks[STEPS // 2]
+                most, held = fullest(steps)
                 if most > 1e6:
                     cells[way].append(f"{most / 1e6:5.0f} {predicted / most:4.2f}")
                 if largest and most > 1e6:
                     tell(f"{name} {way} {worker}", memory, most, held, largest)
-            del placed
+            del placed, step
             gc.collect()
     row = (f"{'  '.join(cells.get(way, '-')):>24}" for way in WAYS)
     print(f"{name:16}{batch:6}{''.join(row)}", flush=True)
