@@ -8,8 +8,8 @@ one micro-batch after the other, and backward for what is ready. With "gpipe" no
 else holds it (Huang et al., 2019), so where the loss is it alternates. With "1f1b",
 shown above, the stage that is the k-th from the end starts micro-batch m when it is
 done with the backward pass of m - k, so that it holds k at most (Narayanan et al.,
-"PipeDream", 2019). Gradients are added to the sum of the earlier micro-batches as they
-are made, where they are made.
+"PipeDream", 2019). Where there is one stage only it holds one with either. Gradients
+are added to the sum of the earlier micro-batches as they are made, where they are made.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -124,11 +124,11 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
     """The step of micro-batches, its tasks in the order of a pipeline.
 
     Where a stage begins it waits for its end of the micro-batch before, and for its
-    backward tasks of the last micro-batch that must have left it. The last of several
-    stages, and with "gpipe" each that makes an output, is assumed to alternate, because
-    TensorFlow runs first what became ready last; nothing forces that. Nor does anything
-    force gradients to be added up before further ones are made: measured, that happens
-    one micro-batch later in several stages, and at the end with "gpipe".
+    backward tasks of the last micro-batch that must have left it. What makes an output
+    alternates: forced if there is one stage, and else assumed, because TensorFlow runs
+    first what became ready last. In several stages nothing forces gradients to be added
+    up before further ones are made: measured, that happens one micro-batch later, and
+    at the end with "gpipe".
     """
     count = pipeline.microbatches
     n = step.count // count
@@ -151,7 +151,7 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
         window = pipeline.window(number)
         if not pipeline.bounded and not all(units.out_degree(unit) for unit in run):
             window = 1
-        forced = pipeline.bounded and (window > 1 or pipeline.depth == 1)
+        forced = pipeline.depth == 1 or (pipeline.bounded and window > 1)
         for m in range(1, count):
             for unit in begin:
                 waits += [(m * n + unit, (m - 1) * n + other) for other in end]
@@ -159,5 +159,6 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
                     done = 2 * n * count - 1 - (m - window) * n
                     left = [(m * n + unit, done - other) for other in last]
                     (waits if forced else assumed).extend(left)
-    behind = int(pipeline.depth > 1) if pipeline.bounded else count
+    several = pipeline.depth > 1
+    behind = int(several) if pipeline.bounded else several * count
     return replace(step, waits=tuple(waits), assumed=tuple(assumed), sums_behind=behind)

@@ -54,6 +54,7 @@ def test_a_schedule_orders_the_tasks_of_stages(names, devices, schedule, first, 
         ("ab", "01", "gpipe", (8, 8)),
         ("ab", "01", "1f1b", (5, 5)),
         ("aa", "0", "1f1b", (8, 0)),
+        ("aa", "0", "gpipe", (8, 0)),
     ],
 )
 def test_stages_hold_gradients_until_they_are_added_up(parts, devices, schedule, held):

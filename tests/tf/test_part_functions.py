@@ -173,18 +173,20 @@ def test_weights_of_another_device_are_read_once_a_step(cluster):
     assert moved["cpu:0", "gpu:2", "weights"] == (4 * 8 * 20,) * 2
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_micro_batches_run_in_order(schedule, cluster):
+@pytest.mark.parametrize(
+    ("schedule", "last", "window"),
+    [("gpipe", "gpu:1", 3), ("1f1b", "gpu:1", 2), ("gpipe", "gpu:0", 1)],
+)
+def test_micro_batches_run_in_order(schedule, last, window, cluster):
     """Each function is traced once; in 1f1b the third waits for the first's return."""
     net = sn.Net("stages")
     body = [layers.Dense(5, "tanh") for _ in range(20)]
     a = net.branch("a", net.input("x", (6,)), body, on="gpu:0")
-    net.output(net.branch("b", a, layers.Dense(1), on="gpu:1"))
+    net.output(net.branch("b", a, layers.Dense(1), on=last))
     way = {"microbatches": 3, "schedule": schedule}
     placed = emitted(net, cluster, way, ("sgd", "mse"), batch=6)
     placed.train_on_batch(X[:6], Y[:6])
 
-    window = 2 if schedule == "1f1b" else 3
     forward, backward = calls(placed, "CPU:1")
     assert len(forward) == len(backward) == 2 * 3
     assert len(set(map(function_of, forward + backward))) == 4

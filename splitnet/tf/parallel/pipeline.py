@@ -119,8 +119,9 @@ def _stages(placed: Placed) -> dict[_Unit, _Waits]:
     pipeline = placed.pipeline
     for number, run in runs_of(units, stage_of):
         learns = learning & set(run)
-        last = pipeline.depth > 1 and not all(units.out_degree(unit) for unit in run)
-        window = pipeline.microbatches if last else pipeline.window(number)
+        window = pipeline.window(number)
+        if not all(units.out_degree(unit) for unit in run):  # it makes an output
+            window = pipeline.microbatches if pipeline.depth > 1 else 1
         begin = [unit for unit in run if not run.in_degree(unit)]
         end = [unit for unit in run if not run.out_degree(unit)]
         learn = [unit for unit in learns if not nx.ancestors(run, unit) & learns]
