@@ -159,6 +159,5 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
                     done = 2 * n * count - 1 - (m - window) * n
                     left = [(m * n + unit, done - other) for other in last]
                     (waits if forced else assumed).extend(left)
-    several = pipeline.depth > 1
-    behind = int(several) if pipeline.bounded else several * count
+    behind = (pipeline.depth > 1) * (1 if pipeline.bounded else count)
     return replace(step, waits=tuple(waits), assumed=tuple(assumed), sums_behind=behind)

@@ -94,9 +94,8 @@ def _stages(placed: Placed) -> dict[_Unit, _Waits]:
 
     If it has several calls, they wait for those that end it for the micro-batch before.
     They also wait for the backward calls of its first weights, for the micro-batch that
-    is `window` before. The last of several stages does not wait: backward is ready as
-    soon as forward is done, and calls that wait for one another are run by a thread in
-    one go, so that a device with a single thread would send nothing meanwhile.
+    is `window` before. The last of several stages does not: backward is ready at once,
+    and a thread would run what waits for one another in one go, and send nothing.
     """
     units: nx.DiGraph[_Unit] = nx.DiGraph()
     learning = set[_Unit]()
