@@ -268,11 +268,11 @@ class _Comparison:
         plan, count = self.plan, self.seen.microbatches
         batch = max(self.seen.batch or plan.batch, count)  # each is of a sample or more
         times = microbatch_growth(plan.graph, count, batch)
-        found: Counter[_Route] = Counter()
+        found: dict[_Route, float] = defaultdict(float)
         for t in plan.transfers:
             grows = t.bytes if t.kind in ("activation", "gradient") else t.row_bytes
             towers = (times[part] for part in (t.source, t.target) if part in times)
             share = max(towers, default=batch / plan.batch)
-            size = t.bytes + round(grows * (share - 1))
-            found[t.source_device, t.target_device, t.kind] += size
-        return found
+            route = t.source_device, t.target_device, t.kind
+            found[route] += t.bytes + grows * (share - 1)
+        return Counter({route: round(size) for route, size in found.items()})
