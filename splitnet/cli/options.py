@@ -24,6 +24,7 @@ from splitnet.cli.console import import_tensorflow, local_devices, progress, say
 from splitnet.core.checks import Count, Positive
 from splitnet.core.plan import CONTIGUITIES, MISSING, OBJECTIVES
 from splitnet.core.serialization import load_file
+from splitnet.core.timeline import SCHEDULES
 
 _MODEL = (
     "file.py:name, package.module:name (a Net, a Keras model, or a function without "
@@ -61,11 +62,10 @@ SEARCH: Table = {
     "contiguity": Annotated[Literal[CONTIGUITIES], "Which calls may share a device."],
     "strategy": Annotated[Literal["auto"], "Choose towers, pipelines ... as well."],
     "microbatches": Annotated[Positive, f"{_AUTO} number of micro-batches."],
+    "schedule": Annotated[Literal[SCHEDULES], f"{_AUTO} order of micro-batches."],
     "recompute": Annotated[bool, f"{_AUTO} recompute activations or not."],
     "towers": Annotated[Positive, f"{_AUTO} number of copies."],
-    "split": Annotated[
-        list[str], f"{_AUTO} slices of a layer, LAYER=N; repeatable. Or none."
-    ],
+    "split": Annotated[list[str], f"{_AUTO} slices, LAYER=N; repeatable. Or none."],
     "time_limit": Annotated[float, "Seconds to search at most (5)."],
     "seed": Annotated[int, "Random seed of the search (0)."],
     "inference": Annotated[bool, "Forward pass only."],
