@@ -8,7 +8,7 @@ one micro-batch after the other, and backward for what is ready. With "gpipe" no
 else holds it (Huang et al., 2019), so where the loss is it alternates. With "1f1b",
 shown above, the stage that is the k-th from the end starts micro-batch m when it is
 done with the backward pass of m - k, so that it holds k at most (Narayanan et al.,
-"PipeDream", 2019). Where there is one stage only it holds one with either. Gradients
+"PipeDream", 2019). A single stage holds one micro-batch with either schedule. Gradients
 are added to the sum of the earlier micro-batches as they are made, where they are made.
 """
 
