@@ -1,11 +1,11 @@
 """Are strategies and placements ordered as two real workers order them?
 
 Two worker processes, a core and a thread each. Each model is measured once call by call
-(`sn.measure`). Placed by hand (all on one worker; halves; calls in turn) and by each
-strategy of two workers, it is simulated with those costs, built and trained with
-plain `fit`, all in turn. A step is timed from the end of one to the end of the next
-within an epoch. Two rows have an order where the middle halves of their steps lie
-apart.
+(`sn.measure`). Placed by hand (all on one worker; halves; calls in turn), by each
+strategy of two workers and by `strategy="auto"`, it is simulated with those costs,
+built and trained with plain `fit`, all in turn. A step is timed from the end of one to
+the end of the next within an epoch. Two rows have an order where the middle halves of
+their steps lie apart.
 
     python benchmarks/strategy_order.py [MODEL ...] [--rounds N] [--minutes M]
 
@@ -149,6 +149,8 @@ def alternatives(sn, model, cluster, **options):
     for schedule in ("gpipe", "1f1b"):
         made = sn.emit(model, halves, microbatches=4, schedule=schedule)
         yield schedule, sn.plan_of(made).seconds, made
+    plan = sn.plan(model, cluster, strategy="auto", **options)
+    yield "auto", plan.seconds, sn.emit(model, plan)
 
 
 def main():

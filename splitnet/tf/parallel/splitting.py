@@ -269,8 +269,7 @@ def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None
     slots: list[tuple[Any, list[Any]]] = []
     for optimizers in zip(*map(all_optimizers, both)):
         # Of each variable a slot of each kind, in their order, with the variable.
-        pairs_of = (grouped(slots_of(o), lambda pair: id(pair[1])) for o in optimizers)
-        mine, theirs = pairs_of
+        mine, theirs = (grouped(slots_of(o), lambda p: id(p[1])) for o in optimizers)
         for variable, its in found:
             rows = [mine.get(id(variable), ()), *(theirs.get(id(p), ()) for p in its)]
             slots += [(own[0], [one[0] for one in cut]) for own, *cut in zip(*rows)]

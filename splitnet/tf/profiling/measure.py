@@ -1,6 +1,6 @@
 """Measure the seconds of every call, and the links between devices, on this machine.
 
-Each distinct call runs alone on one device of each kind, in a loop inside one step, so
+Each distinct call runs alone on one device of each kind, in a loop on that device, so
 that the start of a step does not count: its forward pass, then forward and backward
 together, with synthetic values. A batch and a quarter of it tell which part of a call's
 seconds grows with the batch. Before each call other data are read, as other calls do,
@@ -15,9 +15,8 @@ their bytes too. How much longer computing takes while copies arrive is the over
 
 import functools
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import permutations, product
-from math import inf
 from statistics import median
 from typing import Any
 
@@ -39,17 +38,14 @@ from splitnet.tf.reading.read import graph_of, needed_gradients
 from splitnet.tf.reading.source import blueprint_of, sized
 from splitnet.tf.workers.connect import wait_for_workers
 
-_UPDATED_BYTES = 4 * 2**10, 4 * 2**20
+_SIZES = 4 * 2**10, 4 * 2**20  # bytes of weights that are updated
 _SHARE = 4  # of the batch, for the second time of each call
 _OTHER_ELEMENTS = 2**19  # of 4 bytes, read before each call
-_LOOP_SECONDS = 0.02  # a call is repeated in a loop until it takes so long
-_MOST_LOOPS = 4**5
-_RUNS = 10  # of each loop; the fastest counts
+_LOOP_SECONDS, _MOST_LOOPS = 0.02, 4**5  # a call is repeated until it takes so long
+_RUNS = 10  # of each loop; the median counts
 _LINK_RUNS = 30
-_TRIPS = 4  # there and back
-_COPIES = 4
+_TRIPS, _COPIES = 4, 4  # there and back, and at once
 _LARGE = 2**22  # elements of 4 bytes; starting a smaller copy hides its bytes on a GPU
-_LEAST_SECONDS = 1e-7
 _BESIDE = (2**18, 0, (0, 60)), (2**18, 8, (0, 60))  # no copies, some, beside products
 _BETWEEN = 10  # products of 256 x 256 at each stop of a trip, a few ms of one core
 
@@ -96,22 +92,20 @@ def measure(
             key = costs.signature(call), call.forward_flops, call.backward_flops
             if key not in jobs or any(needed):
                 jobs[key] = call, site, needed
-    kinds = _kinds(cluster).items()
-    timed = {labels: one for labels, one in kinds if one in cluster.free_devices}
+    timed = {k: v for k, v in _kinds(cluster).items() if v in cluster.free_devices}
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
     tell = on_progress or (lambda *_: None)
     calls: list[costs.CallSeconds] = []
     updates: list[costs.UpdateSeconds] = []
     for labels, device in timed.items():
-        stopwatch = _Stopwatch(device)
+        watch = _Stopwatch(device)
         for (key, *flops), (call, site, needed) in jobs.items():
             tell(next(shares), f"{site.call} on {device.name}")
-            made = *_call_seconds(site, needed, stopwatch, batch), costs.rows_of(call)
+            made = *_call_seconds(site, needed, watch, batch), costs.rows_of(call)
             calls += (costs.CallSeconds(key, one, *made, *flops) for one in labels)
         tell(next(shares), f"update on {device.name}")
-        sizes = _UPDATED_BYTES
-        small, large = (stopwatch.seconds(_update(device, optimizer, n)) for n in sizes)
-        speed = (sizes[1] - sizes[0]) / max(large - small, 1e-9)
+        small, large = (watch.seconds(_update(device, optimizer, n)) for n in _SIZES)
+        speed = (_SIZES[1] - _SIZES[0]) / max(large - small, 1e-9)
         updates += (costs.UpdateSeconds(one, speed, small) for one in labels)
     tell(next(shares), "links between devices")
     rows = tuple(calls), tuple(updates), measure_links(cluster)
@@ -127,6 +121,11 @@ def _kinds(cluster: Cluster) -> dict[tuple[str, ...], Device]:
         only = len(members) == len(cluster.of_kind(kind))
         found[(kind,) if only else tuple(d.name for d in members)] = members[0]
     return found
+
+
+def _usual(seconds: Iterable[float]) -> float:
+    """The median, at least 0; other work on the machine lengthens some times."""
+    return max(float(median(seconds)), 0.0)
 
 
 class _Stopwatch:
@@ -155,8 +154,8 @@ class _Loop:
 
     def __init__(self, stopwatch: _Stopwatch, compute: Callable[[], list[Any]]) -> None:
         self.stopwatch, self.count = stopwatch, 0
-        # By size: the fastest time of one and of more, and how many are more.
-        self.fastest: dict[int, tuple[float, float, int]] = {}
+        # By size: how many more rounds a long run has, and what each of them took.
+        self.runs: dict[int, tuple[int, list[float]]] = {}
 
         def body(number: Any, total: Any) -> tuple[Any, Any]:
             total += tf.reduce_max(stopwatch.others.read_value())
@@ -172,8 +171,9 @@ class _Loop:
         @tf.function(autograph=False)
         def loop(times: Any) -> Any:
             with tf.device(stopwatch.target):
+                last = tf.identity(times)  # or every round would ask the client for it
                 start = (tf.constant(0), tf.constant(0.0))
-                return tf.while_loop(lambda n, _: n < times, body, start)[1]
+                return tf.while_loop(lambda n, _: n < last, body, start)[1]
 
         self._loop = loop
 
@@ -184,22 +184,22 @@ class _Loop:
     def run(self, size: int = 0) -> None:
         """Time it once more; the first time finds out how often it must be repeated."""
         wait_for_workers()
-        if size not in self.fastest:
+        if size not in self.runs:
             self._timed(1)  # traces
             more, once = 1, self._timed(1)
             while more < _MOST_LOOPS and any(  # other load makes longer, at times
                 self._timed(1 + more) - once < _LOOP_SECONDS for _ in range(3)
             ):
                 more *= 4
-            self.fastest[size] = inf, inf, more
-        once, longer, more = self.fastest[size]
-        once, longer = min(once, self._timed(1)), min(longer, self._timed(1 + more))
-        self.fastest[size] = once, longer, more
+            self.runs[size] = more, []
+        more, rounds = self.runs[size]
+        once = self._timed(1)
+        rounds.append((self._timed(1 + more) - once) / more)
 
     def seconds(self, size: int = 0) -> float:
-        """Seconds of one computation, of the fastest runs: other load makes longer."""
-        (once, longer, more), watch = self.fastest[size], self.stopwatch
-        return max((longer - once) / more - watch.idle - self.count * watch.taken, 0.0)
+        """Seconds of one computation."""
+        taken = self.stopwatch.idle + self.count * self.stopwatch.taken
+        return _usual(one - taken for one in self.runs[size][1])
 
 
 def _call_seconds(
@@ -322,14 +322,15 @@ def measure_links(cluster: Cluster) -> tuple[Link, ...]:
         for run in runs:  # the first run of each takes longer
             run()
         tries = [[timeit.timeit(r, number=1) for r in runs] for _ in range(_LINK_RUNS)]
-        home, away, _, _, _, small, smalls, large, larges, *more = map(min, zip(*tries))
-        computing = median(b - (a + c) / 2 for _, _, a, b, c, *_ in tries)
+        times = map(np.array, zip(*tries))
+        home, away, ahead, between, behind, small, smalls, large, larges, *more = times
+        computing = between - (ahead + behind) / 2
         # On a busy machine computations differ by more than copies take.
-        latency = max(computing, away - home, 0.0) / (2 * _TRIPS)
-        gap = min(max(smalls - small, 0.0) / _COPIES, latency)
-        each = max(larges - large, 0.0) / _COPIES
-        busy = max(more[1] - more[0], 0.0) / 2**23 if more else 0.0  # bytes beside it
-        figures[key] = 4 * _LARGE / max(each - gap, _LEAST_SECONDS), latency, gap, busy
+        latency = max(_usual(computing), _usual(away - home)) / (2 * _TRIPS)
+        gap = min(_usual(smalls - small) / _COPIES, latency)
+        each = _usual(larges - large) / _COPIES
+        busy = _usual(more[1] - more[0]) / 2**23 if more else 0.0  # bytes beside it
+        figures[key] = 4 * _LARGE / max(each - gap, 1e-7), latency, gap, busy
     return tuple(Link(*ends, *figures[key]) for ends, key in keys.items())
 
 
