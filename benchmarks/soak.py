@@ -71,13 +71,15 @@ class Builder:
 
     def net(self, cluster):
         """A declared net: branches, merges and at times towers, on random devices."""
+        import keras
         from keras import layers
 
         import splitnet as sn
 
         draw, devices = self.draw, [device.name for device in cluster]
         net = sn.Net("random")
-        pool = [net.input("flat", (8,)), net.input("steps", (5, 6))]
+        real = {"dtype": keras.config.floatx()}  # else layers compute in float32
+        pool = [net.input("flat", (8,), **real), net.input("steps", (5, 6), **real)]
         open_ends = list(pool)
         for i in range(draw.randint(2, self.most // 2)):
             source = draw.choice(pool[-3:])
