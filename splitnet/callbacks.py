@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from splitnet.core.audit import Audit
-from splitnet.core.errors import SplitnetError
+from splitnet.core.errors import SplitnetError, warn
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Timeline
 from splitnet.tf.audit.observe import watching
@@ -137,6 +137,10 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore the backup, if there is one, and wait for SIGTERM."""
+        weights, last = Path(self._weights_path), Path(self._training_metadata_path)
+        if weights.exists() and not last.exists():
+            warn(f"the backup {weights} is incomplete: training begins anew")
+            weights.unlink()
         super().on_train_begin(logs)
         if self._states_file.exists():
             with np.load(self._states_file) as saved:

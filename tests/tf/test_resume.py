@@ -54,19 +54,23 @@ def test_a_resumed_training_drops_what_it_would_have_dropped(
     assert reached == [1]
 
 
+@pytest.mark.filterwarnings("ignore:the backup .* is incomplete")
 @pytest.mark.parametrize(
-    ("epoch", "moment", "left"), [(1, "on_epoch_begin", 3), (3, "on_epoch_end", 0)]
+    ("epoch", "moment", "left"),
+    [(0, "on_epoch_begin", 4), (1, "on_epoch_begin", 3), (3, "on_epoch_end", 0)],
 )
 def test_a_termination_saves_the_step_and_ends_the_program(
     epoch, moment, left, cluster, tmp_path, reached
 ):
-    """Exit code 143; the epoch begins anew, also if it is killed while it saves."""
+    """Exit code 143; killed while it saves, it begins the epoch or training anew."""
     terminate = at(epoch, lambda: signal.raise_signal(signal.SIGTERM), moment)
     with pytest.raises(SystemExit) as end:
         trained(cluster, terminate, sn.ResumeTraining(tmp_path / "backup"))
     assert end.value.code == 143
     if left:
         os.truncate(tmp_path / "backup" / "latest.weights.h5", 1000)
+    if epoch == 0:
+        (tmp_path / "backup" / "training_metadata.json").unlink()
 
     assert len(trained(cluster, sn.ResumeTraining(tmp_path / "backup"))) == left
     assert reached == []
