@@ -358,12 +358,14 @@ def in_functions(
     ends = {a.name: dict[str, None]() for a in graph.parts}  # functions of each part
     for before, after in zip(graph.calls, calls):
         ends[before.part][after.part] = None
-    first = (graph.part[graph.calls[piece[0]].part] for piece in pieces)
-    parts = tuple(
-        replace(p, name=n, near=(), apart=tuple(chain(*(ends[q] for q in p.apart))))
-        for n, p in zip(names, first)
-    )
-    parted = bind_shared_weights(replace(graph, calls=calls, parts=parts))
+    parts = []
+    for name, piece in zip(names, pieces):
+        its = [graph.part[graph.calls[i].part] for i in piece]
+        near = dict.fromkeys(chain(*(ends[q] for part in its for q in part.near)))
+        others = tuple(other for other in near if other != name)
+        apart = tuple(chain(*(ends[q] for q in its[0].apart)))
+        parts.append(replace(its[0], name=name, near=others, apart=apart))
+    parted = replace(graph, calls=calls, parts=tuple(parts))
     return parted, {call.part: device_of[call.name] for call in calls}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
 from splitnet.planner.constraints import select, with_pins
-from splitnet.planner.problem import functions_called, in_functions
+from splitnet.planner.problem import bind_shared_weights, functions_called, in_functions
 from splitnet.simulator.step_graph import step_graph
 from tests.zoo import altered, between_parts, call, chain, graph_of, random_dag
 
@@ -18,6 +18,7 @@ BOX = Cluster.of("2*gpu", "cpu")
 
 
 def as_run(graph, device_of):
+    graph = bind_shared_weights(graph)
     return in_functions(graph, step_graph(graph, BOX, units="calls"), device_of)
 
 
@@ -66,11 +67,6 @@ NAMED = ["stem", "block1", "block2_conv .. head"]
         ("abcde", ["ac", "bc", "cd", "ce"], "de", [".. c", "d", "e"]),
         ("abcd", ["ab", "bc", "bd"], "a", ["a", "b .."]),
     ],
-    ids=[
-        *("cut where something arrives or is sent", "named for their blocks"),
-        *("cut every eight calls", "eight are left", "cut behind a skip"),
-        *("several first calls", "all that leads to a call", "all after a call"),
-    ],
 )
 def test_functions_end_where_data_cross(names, edges, away, parts):
     """Each is named by what its calls' names begin with, or by its ends.
@@ -84,12 +80,15 @@ def test_functions_end_where_data_cross(names, edges, away, parts):
 
 
 def test_functions_that_share_weights_are_bound_and_others_stay_apart():
-    """A layer called at both ends of a chain keeps both ends on one device."""
-    names = [call.name for call in chain(4).calls]
+    """A layer called at both ends of a chain binds them, as near= binds parts."""
+    names = [call.name for call in chain(5).calls]
     calls = [call(n, weights=("w",) if n in ("x", "c3") else ()) for n in names]
     graph = graph_of("g", calls, list(pairwise(names)))
     graph = altered(graph, "parts", "c1", apart=("c0",))
-    parted, _ = as_run(graph, dict.fromkeys(names, "gpu:0") | {"c1": "gpu:1"})
+    graph = altered(graph, "parts", "c4", near=("c1",))
+    on = dict.fromkeys(names, "gpu:0") | dict.fromkeys(("c1", "c4"), "gpu:1")
+    parted, _ = as_run(graph, on)
 
+    assert parted.part["c4"].near == ("c1",)
     assert parted.part[parted.call["c3"].part].near == (parted.call["x"].part,)
     assert parted.part["c1"].apart == (parted.call["c0"].part,) == ("x .. c0",)
