@@ -181,6 +181,7 @@ class UpdateSeconds:
     device: str
     bytes_per_second: Rate
     fixed: Seconds = 0.0
+    optimizer: str = ""  # or another with as many slots; "" for any
 
 
 _SAME_FLOPS = 0.25
@@ -261,10 +262,11 @@ class Costs:
 
         Keras updates each variable by itself, in about 5 kernels for each slot.
         """
-        for one in self.updates:
-            if one.device in (device.name, device.kind):
-                return one.fixed + count / one.bytes_per_second
         slots = slots_of(optimizer)
+        for one in self.updates:
+            alike = not one.optimizer or slots_of(one.optimizer) == slots
+            if alike and one.device in (device.name, device.kind):
+                return one.fixed + count / one.bytes_per_second
         moving = count * (3 + 2 * slots) / device.bytes_per_second
         return moving + (2 + 5 * slots) * device.call_seconds
 

@@ -52,8 +52,9 @@ def test_roofline_takes_the_slower_of_arithmetic_and_memory():
 
 
 def test_updates_pay_for_each_variable():
-    """Adam has two slots: 12 kernels, whatever the size; or fixed measured seconds."""
-    costs = Costs(updates=(UpdateSeconds("gpu:0", 4.0, 0.5),))
+    """Adam has two slots: 12 kernels, whatever the size; or measured seconds."""
+    row = UpdateSeconds("gpu:0", 4.0, 0.5, "nadam")
+    costs = Costs(updates=(row, replace(row, device="gpu:1", optimizer="")))
     other = replace(A100, name="gpu:1", target="/device:GPU:1")
     tiny, estimate = (
         ESTIMATE.update_seconds(*its) for its in ((4, A100, "adam"), (8, other, "sgd"))
@@ -61,8 +62,9 @@ def test_updates_pay_for_each_variable():
 
     assert slots_of("adamw+amsgrad") == slots_of("rmsprop+momentum+centered") == 3
     assert tiny == pytest.approx(12 * A100.call_seconds, rel=1e-3)
-    assert costs.update_seconds(8, A100, "sgd") == 2.5
-    assert costs.update_seconds(8, other, "sgd") == estimate
+    assert costs.update_seconds(8, A100, "adam") == 2.5
+    assert costs.update_seconds(8, A100, "sgd") == estimate
+    assert costs.update_seconds(8, other, "sgd") == 2.5
 
 
 def test_measured_and_known_seconds_beat_the_estimate():

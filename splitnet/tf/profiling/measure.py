@@ -106,7 +106,7 @@ def measure(
         tell(next(shares), f"update on {device.name}")
         small, large = (watch.seconds(_update(device, optimizer, n)) for n in _SIZES)
         speed = (_SIZES[1] - _SIZES[0]) / max(large - small, 1e-9)
-        updates += (costs.UpdateSeconds(one, speed, small) for one in labels)
+        updates += (costs.UpdateSeconds(n, speed, small, optimizer) for n in labels)
     tell(next(shares), "links between devices")
     rows = tuple(calls), tuple(updates), measure_links(cluster)
     tell(next(shares), "done")
