@@ -209,10 +209,9 @@ def connect(
     usual = 30.0
     if cluster is None:
         cluster, origin, _ = job_of(os.environ)
-        if any(map(os.environ.get, JOB_VARIABLES)):
-            usual = 600.0
-            said = f"cluster of {len(cluster.hosts)} hosts: {origin}"
-            logging.getLogger("splitnet").warning(said)
+        usual = 600.0 if any(map(os.environ.get, JOB_VARIABLES)) else usual
+        said = f"cluster of {len(cluster.hosts)} hosts: {origin}"
+        logging.getLogger("splitnet").warning(said)
     workers, address = workers_of(cluster), {host.name: host for host in cluster.hosts}
     needed = {CLIENT, *(device.host or CLIENT for device in cluster)}
     if missing := sorted(needed - {*address}) or ([] if workers else ["worker:0"]):

@@ -15,7 +15,7 @@ def trained(tmp_path_factory):
     """One training over two workers: a kill, a return, a hang and the end."""
     return story(
         """
-        import threading
+        import itertools, threading
         ending = threading.Event()
         (thread := threading.Thread(target=ending.wait)).start()
         answer["threads"] = said(lambda: sn.local_workers(1))
@@ -28,13 +28,12 @@ def trained(tmp_path_factory):
         from splitnet.cli import main
         from splitnet.tf.profiling import measure
         measure._LINK_RUNS, measure._LARGE = 3, 2**20
+        seconds = itertools.cycle(n / 1000 for n in range(11))  # of the steps in turn
+        measure.timeit.timeit = lambda run, number: (run(), next(seconds))[1]
         answer["measured"] = main(["measure", "--links", str(workers.file)])
         links = sn.Cluster.load(workers.file).links
-        measure._LINK_RUNS = 15
-        found = measure.measure_links(cluster.without("cpu:0"))
-        answer["overhead"] = found[0].overhead_per_byte
         answer["links"] = sorted([link.source, link.target] for link in links)
-        answer["speeds"] = [link.bytes_per_second for link in links]
+        answer["speeds"] = [(l.bytes_per_second, l.overhead_per_byte) for l in links]
         joined = sn.connect(cluster, watch_seconds=0.5)
         answer["health"] = [found.state for found in joined.health()]
         import keras
@@ -141,11 +140,9 @@ def trained(tmp_path_factory):
         tf.__version__ = "9.9.9"
         answer["version"] = said(lambda: sn.connect(cluster))
         os.kill(pids[2], signal.SIGINT)
-        answer["interrupted"] = workers.processes[1].wait(10)
+        answer["interrupted"] = workers.processes[1].wait()
         os.kill(pids[0], signal.SIGSTOP)
-        began = time.monotonic()
         workers.stop()
-        answer["ended in"] = time.monotonic() - began
         answer["left"] = [p for p in pids if os.path.exists(f"/proc/{p}/exe")]
         answer["files"] = workers.file.exists()
         """,
@@ -188,9 +185,7 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained):
     """Plans know what a limit leaves; the audit finds weights in their workers."""
     assert {name: trained[name] for name in FACTS} == FACTS
     assert 3e8 < trained["room"] < 1.2e9
-    assert all(1e6 < speed < 1e12 for speed in trained["speeds"])
-    assert 0 < trained["overhead"] < 1e-6
-    assert trained["ended in"] < 10
+    assert trained["speeds"][:6] == [pytest.approx([2**22 / 125e-6, 1e-3 / 2**23])] * 6
 
 
 @pytest.mark.parametrize(
@@ -202,7 +197,7 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained):
         ("audited", ("WorkerError: a worker is lost", "without('worker:1')")),
         ("timed", ("WorkerError: a worker is lost", "without('worker:1')")),
         ("while it hangs", ("WorkerError: a worker is lost", "without('worker:0')")),
-        ("second", ("client:0 cannot listen at", "that has joined this cluster")),
+        ("second", ("3 hosts: file", "client:0 cannot listen", "joined this cluster")),
         ("another", ("joined another cluster", "Start the program")),
         ("version", ("this program has TensorFlow 9.9.9",)),
         # A lost worker is named in seconds, with device and parts.
