@@ -91,7 +91,7 @@ def grid_text(grid: Grid, width: int) -> str:
     """Set a grid as text; the first column is shortened, to a third or what is left."""
     texts = [dict(zip(grid.heads, grid.heads)), *grid.rows, grid.total]
     wide = [max(cell_len(clean(x.get(h, ""))) for x in texts) for h in grid.heads[1:]]
-    most = max(width // 3, width - sum(wide) - 2 * len(wide))
+    most = max(max(width, _LEAST_WIDTH) // 3, width - sum(wide) - 2 * len(wide))
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for number, head in enumerate(grid.heads):
         right = number >= grid.left

@@ -56,6 +56,7 @@ def test_table_fits_its_width_with_any_names(width):
     ends = "worker:0/gpu:1 → worker:1/gpu:1"
     assert ends in grid_text(Grid([{"transfer": ends, "kind": "gradient"}], 2), 60)
     assert grid_text(Grid([{"a": "b" * 99, "k": "gradient"}], 2), 60).count("\n") == 2
+    assert "n" * 15 in grid_text(Grid([{"a": "n" * 15, "k": ends}], 2), 40)
     assert "No transfers" in table(plans.one())
 
 
