@@ -19,7 +19,7 @@ from splitnet.cli.console import answer, import_tensorflow, local_devices, progr
 from splitnet.cli.worker_commands import run_with_workers
 from splitnet.core.checks import Count, Positive
 from splitnet.core.errors import format_bytes, format_count, format_seconds, percent
-from splitnet.core.serialization import check_place, load_file, write_cluster
+from splitnet.core.serialization import check_place, decode, load_file, write_cluster
 from splitnet.core.settings import OPTIONS, config_file, resolve
 from splitnet.core.timeline import SCHEDULES
 
@@ -124,6 +124,9 @@ def score(
         given = sn.load_plan(placement) if "graph" in given else given["device_of"]
     elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):
         given = device_of_split(given)
+    if not isinstance(given, sn.Plan):
+        what = f"{placement!r}, which must be {_PLACEMENT[:-1]}"
+        given = decode(given, dict[str, str], what)
     source, cluster, _, search = cli.opened(target, options)
     scored = sn.score(source, cluster, given, **search)
     broken = violations(scored)
@@ -388,7 +391,7 @@ def bench(
         f"one device  {one}\nas planned  {planned}, predicted {said}",
         f"{ratio:.2f} times as fast; middle half of pairs {low:.2f} to {high:.2f}",
     ]
-    if any(device.stand_in for device in made.cluster):
+    if any(device.stand_in for device in sn.plan_of(placed).cluster):
         text.append("stand-ins share one thread pool: they show placement, not speed")
     answer(figures, "\n".join(text), for_program=json_)
 

@@ -160,14 +160,14 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
     A JSON file holds a `Plan`, or the graph and the cluster of a workload.
     """
     search = search_options(options)
+    as_built = search.get("pins") == "as_built"  # which follows the variables
     if not target.lower().endswith(".json"):
-        empty = search.get("pins") != "as_built"  # which follows the variables
         how = {"machine": lambda: _machine_of(options) or local_devices()}
-        return *load_source(target, **how, empty=empty), None, search
+        return *load_source(target, **how, empty=not as_built), None, search
     held = load_file(target, "file", lambda values: _held(values, target))
-    if options["batch"] is not None:
-        hint = "leave --batch out, or name the program of the model."
-        raise sn.DeclarationError(f"{target!r} has its own batch; {hint}")
+    fault = "no variables; leave --pin as_built out" * as_built
+    if fault := fault or "its own batch; leave --batch out" * bool(options["batch"]):
+        raise sn.DeclarationError(f"{target!r} has {fault}, or name its program.")
     machine = _machine_of(options)
     if isinstance(held, sn.Plan):  # planned as it was, where nothing else is said
         names = {"optimizer", "training", "costs"}

@@ -278,8 +278,8 @@ def _full_placement(graph: Graph, cluster: Cluster, device_of: Any) -> dict[str,
     if left:
         more = f" and {len(left) - 8} more" if len(left) > 8 else ""
         raise DeclarationError(
-            f"device_of must name a device for every part of {graph.name!r}; left out: "
-            f"{', '.join(left[:8])}{more}. A pattern such as '*' names all others."
+            f"a placement of {graph.name!r} must name a device for every part; left "
+            f"out: {', '.join(left[:8])}{more}. A pattern such as '*' names all others."
         )
     keys |= {name: name for name in inputs if name in device_of}
     full = dict.fromkeys(inputs, cluster.home.name)

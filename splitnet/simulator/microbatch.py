@@ -71,6 +71,9 @@ def execution_of(
     if count > plan.batch:
         fault = f"microbatches={count} must be from 1 to the batch, {plan.batch}."
         raise DeclarationError(fault)
+    if count == 1 and schedule == "1f1b":
+        why = "schedule='1f1b' bounds the micro-batches in flight, and there is one"
+        raise DeclarationError(f"{why}; give microbatches=2 or more, or no schedule=.")
     return made
 
 

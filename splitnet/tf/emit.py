@@ -80,11 +80,7 @@ def emit(
     wait_for_workers(ask=True)
     plan = planned_here(plan)
     plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))
-    execution = plan.execution
-    if execution.schedule == "1f1b" and execution.microbatches == 1:
-        why = "schedule='1f1b' bounds the micro-batches in flight, and there is one"
-        raise DeclarationError(f"{why}; give microbatches=2 or more, or no schedule=.")
-    if xla and execution.recompute:
+    if xla and plan.execution.recompute:
         why = "XLA decides by itself what it computes again"
         fault = f"xla=True and recompute= exclude each other: {why}"
         raise DeclarationError(f"{fault}. Leave one of them out.")

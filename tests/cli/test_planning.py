@@ -124,7 +124,7 @@ def test_plan_of_a_workload_has_the_benchmarks_fields(cli, workload_file, tmp_pa
 @pytest.mark.parametrize(
     ("fpgas", "code", "said"),
     [
-        ([[1, 2], [3]], 0, ""),
+        ([[1, 2], [3]], 0, "2.25 s"),
         ([[1, 2, 3]], 1, "broken: gpu:0 needs 3 B, has 2 B"),
         ([[1, 2]], 2, "left out: 3"),
         ([[1, 2], [2, 3]], 2, "places nodes twice: 2"),
@@ -139,6 +139,3 @@ def test_score_of_a_workload_split(fpgas, code, said, cli, workload_file, tmp_pa
     machine = json.loads(workload.read_text()) | {"maxSizePerFPGA": 2}
     workload.write_text(json.dumps(machine))
     assert said in "".join(cli(f"score {workload} {split}", code))
-    scored = cli(f"score {workload} {split} --json", code)
-    if code == 0:
-        assert scored.answer["value"] == pytest.approx(2.25)

@@ -70,6 +70,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
     [
         ("plan {plan} --memory 1GiB", "belong to --gpus or to a list"),
         ("plan {plan} --gpus 2 --batch 64", "has its own batch"),
+        ("plan {plan} --pin as_built", "has no variables; leave --pin as_built out"),
         ("plan {plan} --cluster gpu --stand-ins 2", "give one of"),
         ("plan {plan} --cluster none.toml", "cannot load the cluster file"),
         ("plan {plan} --cluster=", "it has 0 devices"),
@@ -84,6 +85,8 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("draw {workload}", "it is not a plan of version 1"),
         ("report {plan} -o a.svg", "'a.svg': .svg is of pictures, which sn.draw"),
         ("score {plan} {other} --cluster cpu", "names cannot be placed"),
+        ("score {plan} {workload}", 'must be {"part": "gpu:0", ...}, a saved'),
+        ("simulate {plan} --schedule 1f1b", "there is one; give microbatches=2 or"),
         ("audit {plan}", "has none"),
         ("run --gpu none.py", "no script '--gpu'. The usage is: splitnet run [OPT"),
         ("run --max-restarts 2 {cluster}", "--max-restarts needs --workers"),
@@ -214,9 +217,7 @@ def test_output_that_nobody_reads_or_has_no_room_ends_the_command(end, code, sai
 def test_completion_knows_what_there_is(cli, monkeypatch):
     monkeypatch.setenv("_SPLITNET_COMPLETE", "complete_bash")
     for words, current, offered in (
-        ("splitnet pl", "1", "plan"),
         ("splitnet cluster h", "2", "health"),
-        ("splitnet plan --mis", "2", "--missing"),
         ("splitnet plan --missing e", "3", "error"),
     ):
         monkeypatch.setenv("COMP_WORDS", words)

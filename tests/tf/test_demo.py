@@ -136,7 +136,8 @@ def test_a_plan_takes_pins_and_an_audit_keeps_it(cli):
 
 def test_bench_times_the_plan_against_one_device(cli):
     """Medians, their ratio, what was predicted, and what stand-ins cannot tell."""
-    out, err = cli("bench program.py:net --stand-ins 2 --steps 4")
+    cli("plan program.py:net --gpus 2 -o gpus.json")
+    out, err = cli("bench program.py:net --plan gpus.json --stand-ins 2 --steps 4")
     assert err == "what a program prints\n"
     for part in ("one device ", "as planned ", "predicted ", "times as", "stand-ins"):
         assert part in out

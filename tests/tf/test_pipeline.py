@@ -102,7 +102,6 @@ def test_what_micro_batches_change_is_warned_of(cluster):
         ({"microbatches": 0}, "microbatches= must be int >= 1"),
         ({"microbatches": 13}, "must be from 1 to the batch, 12"),
         ({"microbatches": 2, "schedule": "1b1f"}, "'gpipe', '1f1b'"),
-        ({"schedule": "1f1b"}, "there is one"),
         ({"recompute": "maybe"}, "recompute= must be bool or one of 'auto' or None"),
         ({"xla": "yes"}, "xla= must be bool"),
         ({"xla": True, "recompute": True}, "exclude each other"),
