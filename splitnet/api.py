@@ -198,9 +198,9 @@ def largest_batch(
     """The largest batch that fits the memories; 0 if not even one sample does.
 
     Of a model with a fixed batch size it is that one, or 0. `device_of` keeps a
-    placement, as in `score`, and of a plan how it runs; otherwise each batch is placed
-    anew in half a second. No batch above `most` is tried. Bytes of a `Graph` are taken
-    to grow with the batch. What else may be given is as in `plan`.
+    placement, as in `score`, and of a plan how it runs (of micro-batches a little more
+    may fit); otherwise each batch is placed anew in half a second. None above `most` is
+    tried. Bytes of a `Graph` grow with the batch. Other options are as in `plan`.
     """
     known = {"pins": pins, "optimizer": optimizer, "training": training}
     options, fixed = PlanOptions(**known, nested=nested), []

@@ -69,9 +69,7 @@ def declare() -> sn.Net:
     ]
     left = net.branch("left", first, encoder, on="gpu:0")
     right = net.branch("right", second, encoder, on="gpu:1")
-    apart = net.merge(
-        "distance", [left, right], lambda two: keras.ops.square(two[0] - two[1])
-    )
+    apart = net.merge("distance", [left, right], lambda two: (two[0] - two[1]) ** 2)
     net.output(net.branch("verdict", apart, layers.Dense(1, "sigmoid"), on="cpu"))
     return net
 
@@ -89,7 +87,6 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
     images, digits = load_digits(return_X_y=True)
     images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
     draw = np.random.default_rng(seed)
-    order = draw.permutation(len(images))
 
     def pairs(chosen: Any, count: int) -> tuple[Any, Any]:
         first = draw.choice(chosen, count)
@@ -102,7 +99,7 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
                 second[here] = draw.choice(others, here.sum())
         return [images[first], images[second]], same.astype("float32")[:, None]
 
-    seen, held_out = np.split(order, [1_400])
+    seen, held_out = np.split(draw.permutation(len(images)), [1_400])
     return pairs(seen, 30_000), pairs(held_out, 4_000)
 
 

@@ -24,7 +24,7 @@ from msgspec import Meta
 from splitnet.core.audit import Audit
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError, format_bytes, format_count, warn
-from splitnet.core.net import Branch, Net
+from splitnet.core.net import Net
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import PICTURES, user_cache, write_bytes
 from splitnet.core.timeline import Timeline
@@ -138,7 +138,9 @@ def _dot_of_devices(cluster: Cluster) -> str:
 def _dot_of_net(net: Net) -> str:
     """A box for each branch, or for equal ones, with its layers and its devices."""
     branch = {one.name: one for one in net.branches}
-    requested = {name: _requested(one) for name, one in branch.items()}
+    # Of towers and slices, the devices of each.
+    on = {n: b.towers.on if b.towers else b.slices or [b.on] for n, b in branch.items()}
+    requested = {n: ", ".join(map(" or ".join, each)) for n, each in on.items()}
     layers = {name: _layers(one.body) for name, one in branch.items()}
     look = {name: (one.kind, layers[name]) for name, one in branch.items()}
     dot = style.page(graphviz.Digraph(), fixed=False, rankdir="LR", pad="0.2")
@@ -159,12 +161,6 @@ def _dot_of_net(net: Net) -> str:
     ends = {(box[x.name], box[one.name]) for one in net.branches for x in one.sources}
     dot.edges(sorted((source, target) for source, target in ends if source != target))
     return str(dot.source)
-
-
-def _requested(branch: Branch) -> str:
-    """The devices that a branch may be on; of towers and slices those of each."""
-    each = branch.towers.on if branch.towers else branch.slices or [branch.on]
-    return ", ".join(" or ".join(places) for places in each)
 
 
 def _layers(body: object) -> tuple[str, ...]:

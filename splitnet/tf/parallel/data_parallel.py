@@ -150,10 +150,8 @@ def _near(cluster: Cluster, device: Device, group: Sequence[str]) -> str:
 def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
     """The devices of the towers: two or more, each once."""
     gpus = [device.name for device in cluster if device.kind == "gpu"]
-    if asked is None or isinstance(asked, int):
-        found = gpus[: len(gpus) if asked is None else max(asked, 0)]
-    else:
-        found = list(asked)
+    wanted = len(gpus) if asked is None else asked
+    found = gpus[: max(wanted, 0)] if isinstance(wanted, int) else list(wanted)
     pins = [name for one in found for name in preferences(one) if ":" in name]
     too_few = len(found) < 2 or isinstance(asked, int) and asked > len(found)
     if too_few or len({*pins}) < len(pins):
