@@ -280,7 +280,9 @@ class _Held:
         reads = [(r, self.stop[r]) for r in edge.readers]
         for unit, time in reads + [(u, self.closes[u]) for u in edge.saved_by]:
             gone[device[unit]] = max(gone.get(device[unit], 0.0), time)
-        self._hold(home, _ACTIVATIONS, owner, self.begin[owner], gone[home], size)
+        view = [] if edge.view_of is None else [self.step.edges[edge.view_of].source]
+        own = size * (view != [owner])  # a view of the unit's own output has its memory
+        self._hold(home, _ACTIVATIONS, owner, self.begin[owner], gone[home], own)
         read = self.stop[n + owner]
         for copy in received + sent:
             last = read if copy.is_gradient else gone[copy.target]

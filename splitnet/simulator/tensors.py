@@ -31,8 +31,8 @@ class Item:
     those in `gradients_from` make a gradient, which is `row_bytes` of rows of a table
     if those are given and above 0. The units `saved_by`, `source` among them, read the
     tensor in their backward tasks. `seconds` are those of a copy if the graph knows
-    them. `view_of` is the edge that is copied instead if both tensors leave one
-    function, as this one only renames its bytes; it is known of a single batch.
+    them. `view_of` is the edge whose bytes this one only renames: if both leave one
+    function, they have one memory there; it is known of a single batch.
     """
 
     source: int
@@ -127,6 +127,15 @@ def edges_and_memory(
         if call.kind in VIEWS and call.name in read:
             key = read[call.name]
             buffer[i, 0] = buffer.get(key, key) if unit[key[0]] == unit[i] else key
+    # A view that leaves its unit, as nothing else in that memory does, stands for it.
+    ends = zip(keys, (unit[index[tensor.target]] for tensor in graph.tensors))
+    away = {key for key, reader in ends if unit[key[0]] != reader}
+    for key in [view for view in buffer if view in away]:
+        held = buffer[key]
+        if unit[held[0]] == unit[key[0]] and held not in away | buffer.keys():
+            outputs[key].saved |= outputs[held].saved
+            buffer = {v: key if of == held else of for v, of in buffer.items()}
+            buffer[held] = buffer.pop(key)
     made = [0] * len(graph.calls)  # bytes of input gradients of a call
     returned: set[tuple[int, _Key]] = set()
     for tensor, key in zip(graph.tensors, keys):
@@ -141,7 +150,7 @@ def edges_and_memory(
             returned.add((target, key))
             made[target] += tensor.bytes
         if unit[source] != unit[target]:
-            one = one if one.unit == unit[source] else outputs[key]
+            one = outputs[key]
             one.leaves = True
             one.readers[unit[target]] = None
             if returns:

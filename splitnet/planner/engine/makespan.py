@@ -62,14 +62,9 @@ def set_up(tasks: Tasks, count: int) -> None:
             task.seconds += device.call
             device.left += device.call
     for i in range(len(items) - 1):
-        item, root, f = items[i], i, units[items[i].source].function
-        while i < edges and items[root].view_of >= 0:
-            if units[items[root].source].function != f:
-                break
-            root = items[root].view_of
-        item.copied_as = root if units[items[root].source].function == f else i
-        item.leaves, item.last, item.function = 0, -1, f
-        item.next_view = -1
+        item, f = items[i], units[items[i].source].function
+        item.last, item.function, whole = -1, f, item.view_of
+        renamed = whole >= 0 and units[items[whole].source].function == f
         out, keeps = False, item.saved > 0
         for r in range(item.readers, items[i + 1].readers if i < edges else 0):
             g = units[tasks.readers[r]].function
@@ -79,32 +74,24 @@ def set_up(tasks: Tasks, count: int) -> None:
             if g != f and item.returned and item.last != g and i < edges:
                 run[last - g].need += item.bytes
                 item.last = g
-        if i < edges and keeps and item.view_of < 0:
+        if i < edges and keeps and not renamed:
             run[f].saved += item.bytes
         if out:
-            root = items[item.copied_as]
-            root.leaves = 1
-            if item.copied_as != i:
-                item.next_view = root.next_view
-                root.next_view = i
+            append(run[f], items, i)
     add_gradients(tasks, last)
     for f in range(count):
         back = run[last - f]
         back.need += back.most
         back.saved = run[f].saved
-    for edge in range(edges):
-        if items[edge].leaves:
-            append(run[units[items[edge].source].function], items, edge)
     for e in range(len(tasks.contributions)):
         given = tasks.contributions[e]
         f, g = items[given.to].function, units[given.unit].function
         if f != g or given.to >= edges:
-            to = items[given.to].copied_as
-            sums = tasks.sums[to, run[g].where]
+            sums = tasks.sums[given.to, run[g].where]
             if sums.seen != tasks.counted.stamp:
                 sums.seen, sums.missing, sums.wholes = tasks.counted.stamp, 0, 0
                 sums.row_bytes = sums.ended = sums.held = 0.0
-            run[summing(tasks, to, count)].pending += sums.missing == 0
+            run[summing(tasks, given.to, count)].pending += sums.missing == 0
             sums.missing += 1
             sums.wholes += given.row_bytes == 0.0
             sums.row_bytes += given.row_bytes
@@ -172,21 +159,19 @@ def send(
 
 @compiled
 def give(tasks: Tasks, item: int, time: float, key: int) -> None:
-    """Give an item, and its views, to its readers; weights have a task below 0."""
-    items, run, view = tasks.items, tasks.tasks, item
+    """Give an item to its readers; weights have a task below 0."""
+    items, run = tasks.items, tasks.tasks
     here = tasks.units[items[item].source].where
-    while view >= 0:
-        for r in range(items[view].readers, items[view + 1].readers):
-            number = tasks.units[tasks.readers[r]].function
-            there = run[number].where
-            if there != here:
-                run[number].pending += key < 0
-                if tasks.devices[there].sent != item:
-                    tasks.devices[there].sent = item
-                    send(tasks, time, item, here, there, items[item].bytes, key)
-            elif key >= 0 and number != key:
-                arrive(run, tasks.queue, number, time, key)
-        view = items[view].next_view
+    for r in range(items[item].readers, items[item + 1].readers):
+        number = tasks.units[tasks.readers[r]].function
+        there = run[number].where
+        if there != here:
+            run[number].pending += key < 0
+            if tasks.devices[there].sent != item:
+                tasks.devices[there].sent = item
+                send(tasks, time, item, here, there, items[item].bytes, key)
+        elif key >= 0 and number != key:
+            arrive(run, tasks.queue, number, time, key)
 
 
 @entry
@@ -233,8 +218,8 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         counted.events += 1
         if key < 0:
             copy = tasks.copies[key + _COPIES_FIRST]
-            link, view, by = tasks.links[copy.source, copy.target], copy.moved, copy.by
-            seconds, overlap = items[view].fixed, 0.0
+            link, moved, by = tasks.links[copy.source, copy.target], copy.moved, copy.by
+            seconds, overlap = items[moved].fixed, 0.0
             if np.isnan(seconds):
                 busy = copy.bytes * link.overhead
                 overlap = link.latency - link.gap + busy
@@ -247,27 +232,25 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
             if time > last:
                 last, end = time, by
             if by >= count:
-                number = summing(tasks, view, count)
-                if view < edges:
+                number = summing(tasks, moved, count)
+                if moved < edges:
                     device = devices[copy.target]
                     device.held += copy.bytes
                     if time - seconds < device.until:
                         device.peak = max(device.peak, device.held + device.beside)
-                    devices[copy.source].held -= items[view].bytes
+                    devices[copy.source].held -= items[moved].bytes
                     run[number].saved += copy.bytes
                 arrive(run, queue, number, time, by)
                 continue
             kept = False  # by a reader, until its backward task ends
-            while view >= 0:
-                for r in range(items[view].readers, items[view + 1].readers):
-                    unit = units[tasks.readers[r]]
-                    if unit.where == copy.target:
-                        if tasks.saves[r] and not kept:
-                            kept = True
-                            devices[copy.target].held += copy.bytes
-                            run[2 * count - 1 - unit.function].saved += copy.bytes
-                        arrive(run, queue, unit.function, time, by)
-                view = items[view].next_view
+            for r in range(items[moved].readers, items[moved + 1].readers):
+                unit = units[tasks.readers[r]]
+                if unit.where == copy.target:
+                    if tasks.saves[r] and not kept:
+                        kept = True
+                        devices[copy.target].held += copy.bytes
+                        run[2 * count - 1 - unit.function].saved += copy.bytes
+                    arrive(run, queue, unit.function, time, by)
             continue
         task = run[key]
         device = devices[task.where]
@@ -306,7 +289,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 arrive(run, queue, follower, time, key)
             while at >= 0:
                 given = tasks.contributions[at]
-                item, at = items[given.to].copied_as, given.next_out
+                item, at = given.to, given.next_out
                 sums = tasks.sums[item, task.where]
                 sums.missing -= 1
                 sums.ended = max(sums.ended, time)

@@ -49,7 +49,7 @@ bytes that it saves or frees, and needs while it runs; `most` of those inside of
 ITEM = fields(
     "source view_of readers "  # an edge that this is a view of, or -1; a list of units
     "saved returned "  # by its source; whether there are gradients of it
-    "function copied_as next_view leaves next_out last seen",  # scratch
+    "function next_out last seen",  # scratch
     "bytes fixed",  # seconds of a copy, nan where the link decides
 )
 CONTRIBUTION = fields("unit to next_out", "row_bytes")

@@ -45,13 +45,14 @@ def recurrent_layer_on_two_devices():
 
 
 def tensor_with_three_readers():
-    """A tensor read on two devices; a constant in a call is not sent in every step."""
+    """One that two devices read, and a view; a constant is not sent in every step."""
     x = keras.Input((8, 8, 3))
     made = layers.Conv2D(4, 3, padding="same", name="made")(x)
     norm = layers.BatchNormalization(name="norm")(made)
     added = layers.Add(name="added")([made, norm])
-    both = layers.Concatenate(name="both")([made, added])
-    flat = keras.ops.matmul(layers.Flatten()(both), keras.ops.ones((512, 64)))
+    view = layers.Reshape((8, 8, 4), name="view")(made)
+    both = layers.Concatenate(name="both")([made, added, view])
+    flat = keras.ops.matmul(layers.Flatten()(both), keras.ops.ones((768, 64)))
     return keras.Model(x, layers.Dense(1, name="out")(flat))
 
 
@@ -70,7 +71,7 @@ def towers_that_meet():
     return net
 
 
-READERS = {"made": "gpu:0", "norm": "gpu:1", "added": "gpu:0", "*": "gpu:1"}
+READERS = dict.fromkeys(("made", "added", "view"), "gpu:0") | {"*": "gpu:1"}
 
 
 @pytest.mark.parametrize(
