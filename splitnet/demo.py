@@ -117,11 +117,7 @@ def run(out: Path, epochs: int, gpus: int, say: Callable[[str], None]) -> DemoRe
     net = declare()
     plan = sn.plan(net, cluster, batch=BATCH)
     say(sn.table(plan))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fault = f"cannot make the folder {str(out)!r}: {error.strerror}."
-        raise sn.SplitnetError(f"{fault} Name another with --out.") from None
+    out.mkdir(parents=True, exist_ok=True)
     pictures = [sn.draw(plan, out / f"placement.{kind}") for kind in ("svg", "png")]
     plan.save(saved := out / "plan.json")
 

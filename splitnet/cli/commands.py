@@ -418,7 +418,7 @@ def _placed(target: str, options: dict[str, Any]) -> "tuple[sn.Plan, Any, Any]":
     if not model.compiled:
         optimizer = optimizer_of(options["optimizer"] or made.optimizer)
         model.compile(optimizer, options["loss"] or "mse")
-    inputs, targets = synthetic_batch(model, made.batch)
-    if (options["loss"] or "").startswith("sparse_"):  # takes class numbers
-        targets = keras.tree.map_structure(lambda t: t.argmax(-1), targets)
-    return made, model, (inputs, targets)
+    elif options["optimizer"] or options["loss"]:
+        fault = f"{target!r} is compiled with an optimizer and a loss of its own"
+        raise sn.DeclarationError(f"{fault}; leave --optimizer and --loss out.")
+    return made, model, synthetic_batch(model, made.batch)

@@ -1,7 +1,4 @@
-"""The main job, from the command line, on real data; and commands of this machine.
-
-Each command runs in a Python of its own, as TensorFlow starts once per process.
-"""
+"""The main job, from the command line, on real data; and commands of this machine."""
 
 import re
 from types import SimpleNamespace
@@ -37,6 +34,8 @@ def model():
     joined = layers.Concatenate(name="joined")([layers.Dense(3, name="dense")(x), told])
     return keras.Model([x, words], layers.Dense(1, name="head")(joined))
 
+compiled = keras.Model(x := keras.Input((4,)), {n: layers.Dense(3)(x) for n in "ab"})
+compiled.compile("sgd", {"a": "mse", "b": "sparse_categorical_crossentropy"})
 nothing = print("what a program prints")
 
 def broken():
@@ -95,13 +94,14 @@ def cli(cli, folder, cluster, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("plan program.py:absent", "has no 'absent'. It has: broken, keras, "),
+        ("plan program.py:absent", "has no 'absent'. It has: broken, "),
         ("plan program.py:nothing", "neither a Net, a Keras model nor a Graph"),
         ("plan program.py:broken", "raised ZeroDivisionError: division by zero"),
         ("plan no.such.module:net", "there is no module 'no.such.module'"),
         ("plan none.keras", "there is no file 'none.keras'"),
         ("plan program.py", "cannot tell what 'program.py' is"),
         ("audit program.py:model --loss nope", "Keras has no loss 'nope'"),
+        ("audit program.py:compiled --loss mse", "leave --optimizer and --loss out"),
         ("run --memory-fraction 3 program.py", "memory_fraction must be float"),
         ("config --check", "visible=(97,) (SPLITNET_VISIBLE): there is no GPU 97"),
     ],
@@ -121,10 +121,7 @@ def test_what_cannot_be_is_said(cli, monkeypatch, words, said):
 
 
 def test_a_plan_takes_pins_and_an_audit_keeps_it(cli):
-    """package.module:name, with a pin on a layer of a Keras model, which keeps it.
-
-    A sparse loss gets class numbers as targets.
-    """
+    """package.module:name, pins of a Keras model; sparse losses get class numbers."""
     words = "plan program:model --stand-ins 2 --pin told=gpu:1 -o model.json"
     cli(f"{words} --optimizer momentum")
     assert "gpu:1" in sn.load_plan("model.json").device_of.values()
@@ -132,6 +129,7 @@ def test_a_plan_takes_pins_and_an_audit_keeps_it(cli):
     loss = "--loss sparse_categorical_crossentropy"
     words = f"audit program.py:model --plan model.json {loss}"
     assert "all as planned" in cli(words).out  # with the momentum of the plan
+    assert cli("audit program.py:compiled --stand-ins 2 --json").answer["ok"]
 
 
 def test_bench_times_the_plan_against_one_device(cli):

@@ -282,12 +282,22 @@ def _update(device: Device, optimizer: str, size: int) -> Callable[[], list[Any]
 
 
 def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:
-    """Inputs and targets for one training step of a model, as NumPy arrays.
+    """Inputs and targets of one step, class numbers of sparse losses, as NumPy arrays.
 
     Whole numbers are 1, which any embedding takes and no mask hides; texts are "a".
     """
     made = functools.partial(_synthetic, batch=batch, draw=np.random.default_rng(0))
-    return keras.tree.map_structure(made, (model.input, model.output))
+    inputs, targets = keras.tree.map_structure(made, (model.input, model.output))
+    losses, outputs = getattr(model, "loss", None), model.output
+    if not keras.tree.is_nested(losses):
+        losses = [losses] * len(model.outputs)
+    elif isinstance(losses, dict):
+        names = sorted(outputs) if isinstance(outputs, dict) else model.output_names
+        losses = [losses.get(name) for name in names]
+    flatten, sparse = keras.tree.flatten, keras.losses.sparse_categorical_crossentropy
+    each = zip(flatten(targets), map(keras.losses.get, flatten(losses)))
+    flat = [t.argmax(-1) if getattr(f, "fn", f) is sparse else t for t, f in each]
+    return inputs, keras.tree.pack_sequence_as(targets, flat)
 
 
 def _synthetic(tensor: Any, batch: int, draw: np.random.Generator) -> Any:
