@@ -30,9 +30,8 @@ class Item:
     are the other units that read it, or all that use the weight. The backward tasks of
     those in `gradients_from` make a gradient, which is `row_bytes` of rows of a table
     if those are given and above 0. The units `saved_by`, `source` among them, read the
-    tensor in their backward tasks. `seconds` are those of a copy if the graph knows
-    them. `view_of` is the edge whose bytes this one only renames: if both leave one
-    function, they have one memory there; it is known of a single batch.
+    tensor in their backward tasks. `seconds` are those of a copy, if known. `view_of`,
+    in a single batch, is the edge whose memory it has if both leave one function.
     """
 
     source: int
@@ -128,14 +127,15 @@ def edges_and_memory(
             key = read[call.name]
             buffer[i, 0] = buffer.get(key, key) if unit[key[0]] == unit[i] else key
     # A view that leaves its unit, as nothing else in that memory does, stands for it.
-    ends = zip(keys, (unit[index[tensor.target]] for tensor in graph.tensors))
-    away = {key for key, reader in ends if unit[key[0]] != reader}
-    for key in [view for view in buffer if view in away]:
-        held = buffer[key]
-        if unit[held[0]] == unit[key[0]] and held not in away | buffer.keys():
-            outputs[key].saved |= outputs[held].saved
-            buffer = {v: key if of == held else of for v, of in buffer.items()}
-            buffer[held] = buffer.pop(key)
+    readers = (unit[index[tensor.target]] for tensor in graph.tensors)
+    away = {key for key, reader in zip(keys, readers) if unit[key[0]] != reader}
+    known, stands = away | buffer.keys(), dict[_Key, _Key]()
+    for view, held in buffer.items():
+        alone = unit[held[0]] == unit[view[0]] and held not in known
+        if view in away and alone and stands.setdefault(held, view) == view:
+            outputs[view].saved |= outputs[held].saved
+    buffer = {v: stands.get(o, o) for v, o in buffer.items() if stands.get(o) != v}
+    buffer |= stands
     made = [0] * len(graph.calls)  # bytes of input gradients of a call
     returned: set[tuple[int, _Key]] = set()
     for tensor, key in zip(graph.tensors, keys):
