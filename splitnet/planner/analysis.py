@@ -34,13 +34,13 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
     small = len(calls) * len(plan.cluster) <= _MOST_COMPARED
     comparable = latency and plan.training and small and not foreign
     alone = undivided(plan) if comparable else evaluator
-    single = _on_one_device(strategies) if latency else None
-    if single is None:
+    single = _on_one_device(strategies) if latency and not comparable else None
+    if single is None:  # of strategies, what is fixed may be slower on one device
         runs = {n: alone.as_run(there) for n, there in alone.single_devices()}
         evaluated = {n: one.evaluate(there) for n, (one, there) in runs.items()}
         single = {name: one.value for name, one in evaluated.items() if one.fits}
-        if comparable and strategies is None and not single:  # but in micro-batches
-            strategies = compare_plan(plan)
+        if comparable and not single:  # but in micro-batches
+            strategies = strategies or compare_plan(plan)
             single = _on_one_device(strategies) or {}
     device = min(single, key=single.__getitem__, default=None)
     value = None if device is None else single[device]
