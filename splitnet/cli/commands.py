@@ -365,29 +365,29 @@ def bench(
     json_: cli.Json = False,
     **options: Annotated[Any, _TRAINING],
 ) -> None:
-    """Time training steps as planned and on one device, in turn.
+    """Time steps as planned and on one device, in turn: of training, or forward.
 
     The data are synthetic. One device is what TensorFlow takes without splitnet: its
     first GPU, or the CPU.
     """
     made, placed, data = _placed(target, options)
+    kind, step = ("training", "train") if made.training else ("inference", "predict")
     with progress("timing", total=2 * steps + 2) as advance:
-        plain = sn.unplace(placed)
+        both = sn.unplace(placed), placed
         seconds: tuple[list[float], list[float]] = ([], [])
         for turn in range(2 * steps + 2):
             began = time.perf_counter()
-            (plain, placed)[turn % 2].train_on_batch(*data)
+            getattr(both[turn % 2], f"{step}_on_batch")(*data[: 1 + made.training])
             seconds[turn % 2].append(time.perf_counter() - began)
             advance(turn + 1)
     ratios = [one / other for one, other in zip(*seconds)][1:]  # the first is traced
     low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    alone, taken = (statistics.median(times[1:]) for times in seconds)
-    figures = {"one_device_seconds": alone, "plan_seconds": taken}
-    figures |= {"predicted_seconds": made.seconds, "times_faster": ratio}
-    figures |= {"middle_half": [low, high]}
-    one, planned, said = map(format_seconds, (alone, taken, made.seconds))
+    alone, took = (statistics.median(times[1:]) for times in seconds)
+    figures = {"one_device_seconds": alone, "plan_seconds": took, "times_faster": ratio}
+    figures |= {"predicted_seconds": made.seconds, "middle_half": [low, high]}
+    one, planned, said = map(format_seconds, (alone, took, made.seconds))
     text = [
-        f"{made.graph.name}: batch {made.batch}, median of {steps} training steps",
+        f"{made.graph.name}: batch {made.batch}, median of {steps} {kind} steps",
         f"one device  {one}\nas planned  {planned}, predicted {said}",
         f"{ratio:.2f} times as fast; middle half of pairs {low:.2f} to {high:.2f}",
     ]

@@ -134,11 +134,12 @@ def test_a_plan_takes_pins_and_an_audit_keeps_it(cli):
 
 def test_bench_times_the_plan_against_one_device(cli):
     """Medians, their ratio, what was predicted, and what stand-ins cannot tell."""
-    cli("plan program.py:net --gpus 2 -o gpus.json")
-    out, err = cli("bench program.py:net --plan gpus.json --stand-ins 2 --steps 4")
-    assert err == "what a program prints\n"
-    for part in ("one device ", "as planned ", "predicted ", "times as", "stand-ins"):
-        assert part in out
+    for how, said in ("", "4 training steps"), ("--inference", "4 inference steps"):
+        cli(f"plan program.py:net --gpus 2 -o gpus.json {how}")
+        out, err = cli("bench program.py:net --plan gpus.json --stand-ins 2 --steps 4")
+        assert err == "what a program prints\n"
+        for part in (said, "one device ", "as planned ", "predicted ", "stand-ins"):
+            assert part in out
 
 
 def test_devices_lists_stand_ins(cli, monkeypatch):
