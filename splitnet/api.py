@@ -40,7 +40,7 @@ def plan(
         **options: as follows.
 
     Keyword Args:
-        batch: samples per step, 32. A `Graph` has its own.
+        batch: samples per step; None means 32, and of a `Graph` its own.
         objective: "latency" (seconds of one step), "throughput" (seconds of the
             busiest device of a pipeline) or "memory" (bytes of the fullest device).
         pins: name patterns -> `on=`, a function of a part, or another plan or its file;
@@ -126,7 +126,10 @@ def _read(
 
         source = source if isinstance(source, Net) else resolved(source)
         how = {"nested": options.nested, "training": options.training}
-        graph = read(source, options.batch, **how)
+        graph = read(source, options.batch or 32, **how)
+    if options.batch not in (None, graph.batch):
+        fault = f"batch={options.batch} was asked for; a graph has its own batch"
+        raise DeclarationError(f"{fault}, {graph.batch}. Leave it out or give a model.")
     if pins == "as_built":
         from splitnet.tf.placement.targets import pins_as_built
 
@@ -136,6 +139,7 @@ def _read(
     of_calls = isinstance(source, Graph) and options.regroup
     again = of_calls or not isinstance(source, Net | Graph)  # a net has branches alone
     known = replace(options, costs=load_costs(options.costs), pins=pins, regroup=again)
+    known = replace(known, batch=graph.batch)
     return source, in_calls(graph) if again else graph, cluster, known
 
 

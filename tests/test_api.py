@@ -17,7 +17,7 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("batch", 0, "int >= 1. Received: 0"),
+        ("batch", 0, "int >= 1 or None. Received: 0"),
         ("seed", 1.5, "int. Received: 1.5"),
         ("seed", "\ud800", "int. Received: '\\ud800'"),
         ("time_limit", inf, "float >= 0"),

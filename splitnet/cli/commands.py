@@ -403,22 +403,24 @@ def _placed(target: str, options: dict[str, Any]) -> "tuple[sn.Plan, Any, Any]":
         raise sn.DeclarationError("a saved plan has its own batch; leave --batch out.")
     stand_ins = options["stand_ins"] or made and sum(d.stand_in for d in made.cluster)
     source, cluster = cli.load_source(target, lambda: local_devices(stand_ins or 0))
-    import keras
-
-    try:
-        keras.losses.get(options["loss"])
-    except ValueError:
-        fault = f"Keras has no loss {options['loss']!r}: give another --loss."
-        raise sn.DeclarationError(fault) from None
     made = made or planned(source, cluster, cli.search_options(options))
-    from splitnet.tf.profiling.measure import optimizer_of, synthetic_batch
+    from splitnet.tf.profiling import measure
 
     with progress("emitting"):
         model = sn.emit(source, made)
-    if not model.compiled:
-        optimizer = optimizer_of(options["optimizer"] or made.optimizer)
-        model.compile(optimizer, options["loss"] or "mse")
-    elif options["optimizer"] or options["loss"]:
-        fault = f"{target!r} is compiled with an optimizer and a loss of its own"
-        raise sn.DeclarationError(f"{fault}; leave --optimizer and --loss out.")
-    return made, model, synthetic_batch(model, made.batch)
+    if model.compiled:
+        if options["optimizer"] or options["loss"]:
+            fault = f"{target!r} is compiled with an optimizer and a loss of its own"
+            raise sn.DeclarationError(f"{fault}; leave --optimizer and --loss out.")
+        return made, model, measure.synthetic_batch(model, made.batch)
+    optimizer, loss = options["optimizer"] or made.optimizer, options["loss"] or "mse"
+    optimizer = measure.optimizer_of(optimizer)
+    try:
+        model.compile(optimizer, loss)
+        x, y = measure.synthetic_batch(model, made.batch)
+        model.compute_loss(x, y, measure.synthetic(model.output, made.batch))
+    except Exception as error:  # whatever a loss raises
+        what = f"--loss {loss!r} cannot be computed with targets shaped as the outputs"
+        why = f"of {target!r}: {type(error).__name__}: {error}".partition("\n")[0]
+        raise sn.DeclarationError(f"{what} {why}. Give another --loss.") from None
+    return made, model, (x, y)

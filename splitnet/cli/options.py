@@ -165,9 +165,9 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
         how = {"machine": lambda: _machine_of(options) or local_devices()}
         return *load_source(target, **how, empty=not as_built), None, search
     held = load_file(target, "file", lambda values: _held(values, target))
-    fault = "no variables; leave --pin as_built out" * as_built
-    if fault := fault or "its own batch; leave --batch out" * bool(options["batch"]):
-        raise sn.DeclarationError(f"{target!r} has {fault}, or name its program.")
+    if as_built:
+        fault = "no variables; leave --pin as_built out, or name its program."
+        raise sn.DeclarationError(f"{target!r} has {fault}")
     machine = _machine_of(options)
     if isinstance(held, sn.Plan):  # planned as it was, where nothing else is said
         names = {"optimizer", "training", "costs"}

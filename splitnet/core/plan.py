@@ -337,7 +337,7 @@ class Plan(Pictured):
 class ScoreOptions:
     """What a placement is evaluated by; `splitnet.plan` documents each field."""
 
-    batch: Positive = 32
+    batch: Positive | None = None
     objective: Annotated[str, OBJECTIVES] = "latency"
     costs: Annotated[Any, CostModel | str | PathLike | None] = None
     optimizer: Any = "adam"

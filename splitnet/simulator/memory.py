@@ -224,11 +224,7 @@ class _Held:
         return begin
 
     def _done(self, unit: int) -> float:
-        """When the backward function of a unit ends.
-
-        The sums of gradients behind it, from the second micro-batch on, are assumed to
-        take as long as an update, and half of the task at most.
-        """
+        """When the backward function of a unit ends; sums behind it take an update."""
         start, stop = self.start[self.n + unit], self.stop[self.n + unit]
         update = 2 * self.n + unit % self.piece
         sums = min(self.stop[update] - self.start[update], (stop - start) / 2)
@@ -270,10 +266,7 @@ class _Held:
         hold(_WORKSPACE, *span, step.slot_copies * largest)
 
     def _edge(self, edge: Item, received: list[Moved], sent: list[Moved]) -> None:
-        """The copies of an output, and its gradients.
-
-        Those of all readers on a device stay until they are summed, then the sum stays.
-        """
+        """The copies of an output; its gradients on a device stay until summed."""
         device, n, owner = self.device, self.n, edge.source
         home, size = device[owner], edge.bytes
         gone = {home: max([self.stop[owner], *(copy.stop for copy in received)])}

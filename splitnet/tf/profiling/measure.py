@@ -205,30 +205,26 @@ class _Loop:
 def _call_seconds(
     site: Site, needed: list[bool], stopwatch: _Stopwatch, batch: int
 ) -> tuple[Any, ...]:
-    """Seconds forward and backward, and of both what does not grow with the batch.
-
-    Gradients are those of the weights, and of the inputs that need one.
-    The runs of all four alternate, so that a busy moment is one of each.
-    """
+    """Seconds forward and backward, and of both what does not grow with the batch."""
     node, target = site.node, stopwatch.target
-    draw = np.random.default_rng(0)
-    inputs, values = {}, {}
+    tensors, inputs = node.input_tensors, {}
+    values = dict(zip(map(id, tensors), synthetic([*tensors], batch)))
     with tf.device(target):
         clone = Cloner(lambda layer: target).of(node.operation)
         operation = keras_api.operation_fn(clone, training=True)
-        for tensor in node.input_tensors:
-            value = values[id(tensor)] = _synthetic(tensor, batch, draw)
+        for tensor in tensors:
+            value = values[id(tensor)]
             shape = (None, *value.shape[1:]) if tensor.shape[:1] == (None,) else None
             inputs[id(tensor)] = tf.Variable(value, shape=shape)
 
     def forward() -> list[Any]:
-        tensors = {key: tf.convert_to_tensor(v) for key, v in inputs.items()}
-        args, kwargs = node.arguments.fill_in(tensors)
+        given = {key: tf.convert_to_tensor(v) for key, v in inputs.items()}
+        args, kwargs = node.arguments.fill_in(given)
         return keras.tree.flatten(operation(*args, **kwargs))
 
     with tf.device(target):
         forward()  # builds it, here
-    wanted = {id(t) for t, one in zip(node.input_tensors, needed) if one}
+    wanted = {id(t) for t, one in zip(tensors, needed) if one}
     sources = [v for key, v in inputs.items() if key in wanted and v.dtype.is_floating]
     sources += [one.value for one in getattr(clone, "trainable_variables", ())]
 
@@ -240,6 +236,7 @@ def _call_seconds(
     loops = [_Loop(stopwatch, forward)]
     loops += [_Loop(stopwatch, both)] * bool(sources)
     share = max(1, batch // _SHARE)
+    # They alternate, so that a busy moment is one of each.
     for _, size in product(range(_RUNS), (batch, share)):
         for key, variable in inputs.items():
             if variable.shape.rank and variable.shape[0] is None:
@@ -286,8 +283,7 @@ def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:
 
     Whole numbers are 1, which any embedding takes and no mask hides; texts are "a".
     """
-    made = functools.partial(_synthetic, batch=batch, draw=np.random.default_rng(0))
-    inputs, targets = keras.tree.map_structure(made, (model.input, model.output))
+    inputs, targets = synthetic((model.input, model.output), batch)
     losses, outputs = getattr(model, "loss", None), model.output
     if not keras.tree.is_nested(losses):
         losses = [losses] * len(model.outputs)
@@ -300,14 +296,19 @@ def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:
     return inputs, keras.tree.pack_sequence_as(targets, flat)
 
 
-def _synthetic(tensor: Any, batch: int, draw: np.random.Generator) -> Any:
-    """Values of a symbolic tensor's shape and dtype."""
-    size = size_of(tensor, batch)
-    shape, dtype = tuple(size.shape), size.dtype
-    if dtype == tf.string:
-        return np.full(shape, "a", dtype=object)
-    values = np.ones(shape) if dtype.is_integer or dtype.is_bool else draw.random(shape)
-    return values.astype(dtype.as_numpy_dtype)
+def synthetic(tensors: Any, batch: int) -> Any:
+    """Values of the shapes and dtypes of symbolic tensors, in their structure."""
+    draw = np.random.default_rng(0)
+
+    def made(tensor: Any) -> Any:
+        size = size_of(tensor, batch)
+        shape, kind = tuple(size.shape), size.dtype
+        if kind == tf.string:
+            return np.full(shape, "a", dtype=object)
+        filled = np.ones if kind.is_integer or kind.is_bool else draw.random
+        return filled(shape).astype(kind.as_numpy_dtype)
+
+    return keras.tree.map_structure(made, tensors)
 
 
 def measure_links(cluster: Cluster) -> tuple[Link, ...]:
