@@ -170,14 +170,10 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
         raise sn.DeclarationError(f"{target!r} has {fault}")
     machine = _machine_of(options)
     if isinstance(held, sn.Plan):  # planned as it was, where nothing else is said
-        names = {"optimizer", "training", "costs"}
+        names = {"optimizer", "training", "costs", "regroup"}
         if "strategy" not in search:
             names |= {"objective", "contiguity"} & options.keys()
         search = {name: getattr(held, name) for name in names} | search
-        if "time_limit" in options:  # functions of a model's calls are made anew
-            from splitnet.planner.problem import in_calls
-
-            search["regroup"] = in_calls(held.graph) != held.graph
         return held.graph, machine or held.cluster, held, search
     if machine is not None:
         raise sn.DeviceError("a workload file includes its machine; drop --cluster.")

@@ -245,6 +245,7 @@ class Plan(Pictured):
     ended the search, so that the next plan may differ. `reused` has the layers of the
     source that an emitted model uses itself, since they cannot be rebuilt, and why.
     `execution` says how the parts run in `timeline`, `transfers`, `memory` and `emit`.
+    With `regroup` its parts are functions, which calls were put together in.
     """
 
     graph: Graph
@@ -265,6 +266,7 @@ class Plan(Pictured):
     verdict: Verdict = None  # type: ignore[assignment]  # only while planning
     reused: Mapping[str, str] = field(default_factory=dict)
     execution: Execution = Execution()
+    regroup: bool = False
 
     @cached_property
     def device_of(self) -> dict[str, str]:
@@ -343,6 +345,7 @@ class ScoreOptions:
     optimizer: Any = "adam"
     training: bool = True
     nested: Annotated[str, NESTED] = "expand"
+    regroup: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +359,6 @@ class PlanOptions(ScoreOptions):
     contiguity: Annotated[str, CONTIGUITIES] | None = None
     seed: int = 0
     cut_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.02
-    regroup: bool = False
     on_progress: Callable[[float, float], None] | None = None
     strategy: Annotated[str, ("auto",)] | None = None
     microbatches: Positive | None = None

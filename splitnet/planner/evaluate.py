@@ -255,6 +255,7 @@ def score(
 ) -> Plan:
     """As `splitnet.score`, of a graph; with `regroup`, of one with a part per call."""
     options = replace(options or PlanOptions(), **changes)
+    regroup = options.regroup
     if isinstance(device_of, Plan):  # whose parts are functions already
         plan, device_of = device_of, device_of.device_of
         options = replace(options, regroup=False)
@@ -267,7 +268,7 @@ def score(
     given = _full_placement(graph, cluster, device_of)
     evaluator, full = Evaluator.of(graph, cluster, options).as_run(given)
     bound = lower_bound(evaluator.problem, evaluator.objective)
-    return evaluator.plan(full, bound, strategy="given")
+    return evaluator.plan(full, bound, strategy="given", regroup=regroup)
 
 
 def _full_placement(graph: Graph, cluster: Cluster, device_of: Any) -> dict[str, str]:

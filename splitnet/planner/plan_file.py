@@ -50,6 +50,7 @@ class _File:
     value: float = 0.0
     bound: float = 0.0
     contiguity: Literal["free", "convex", "pipeline"] | None = None
+    regroup: bool = False
     ended_by_clock: bool = False
     compared: StrategyComparison | None = None
     cluster: Cluster
@@ -112,7 +113,7 @@ def plan_from_dict(values: object) -> Plan:
             one = replace(one, requested=old.requested, reason=old.reason)
         rows.append(one)
     kept = (f for f in file.fallbacks if plan.device_of.get(f.part) == f.assigned)
-    decided = ["reused", "contiguity"]
+    decided = ["reused", "contiguity", "regroup"]
     if all(one.reason != "given" for one in rows):  # as the search left it
         decided += ["strategy", "ended_by_clock"]
     decisions: dict[str, Any] = {name: getattr(file, name) for name in decided}

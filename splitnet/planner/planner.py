@@ -69,6 +69,7 @@ def plan_of(found: Found, options: PlanOptions) -> Plan:
         fallbacks=fallbacks_of(evaluator.graph, evaluator.cluster, found.device_of),
         strategy=solution.algorithm,
         contiguity=options.contiguity,
+        regroup=options.regroup,
         ended_by_clock=solution.ended_by_clock,
     )
 

@@ -31,7 +31,7 @@ WHOLE = json.loads(json.dumps(plan_to_dict(FALLEN)))
     "plan",
     [
         FALLEN,
-        plan_graph(random_dag(4), BOX),
+        plan_graph(random_dag(4), BOX, regroup=True),
         with_verdict(PIPED),
         plan_graph(towered(chain(2), "c0", 2), BOX),
         sn.plan(chain(2), BOX, strategy="auto", training=False),

@@ -130,14 +130,13 @@ def compared(
 
 def undivided(plan: Plan) -> Evaluator:
     """The evaluator of a plan's model without towers; functions are calls again."""
-    whole = collapse(plan.graph)
-    graph = in_calls(whole)
-    if regroup := graph != whole:
-        on = {"branch": ("auto",)}
+    graph = collapse(plan.graph)
+    if plan.regroup:
+        graph, on = in_calls(graph), {"branch": ("auto",)}
         parts = tuple(replace(p, on=on.get(p.kind, p.on)) for p in graph.parts)
         graph = bind_shared_weights(replace(graph, parts=parts))
     mine = replace(evaluator_of(plan), execution=Execution())
-    return replace(mine, graph=graph, regroup=regroup)
+    return replace(mine, graph=graph, regroup=plan.regroup)
 
 
 def compare_plan(plan: Plan) -> StrategyComparison:
