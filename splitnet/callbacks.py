@@ -1,5 +1,7 @@
 """Keras callbacks: placement in TensorBoard, and training that can be resumed."""
 
+import json
+import shutil
 import signal
 import struct
 import threading
@@ -138,9 +140,15 @@ class ResumeTraining(keras.callbacks.BackupAndRestore):
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore the backup, if there is one, and wait for SIGTERM."""
         weights, last = Path(self._weights_path), Path(self._training_metadata_path)
-        if weights.exists() and not last.exists():
-            warn(f"the backup {weights} is incomplete: training begins anew")
-            weights.unlink()
+        try:
+            weights.exists() and json.loads(last.read_text())
+        except (OSError, ValueError):  # killed while it was written
+            for file in (weights, last):
+                file.unlink(missing_ok=True)
+                if Path(f"{file}.bkp").exists():
+                    shutil.copyfile(f"{file}.bkp", file)
+            if not weights.exists():
+                warn(f"the backup {weights} is incomplete: training begins anew")
         super().on_train_begin(logs)
         if self._states_file.exists():
             with np.load(self._states_file) as saved:

@@ -55,22 +55,21 @@ def test_a_resumed_training_drops_what_it_would_have_dropped(
 
 
 @pytest.mark.filterwarnings("ignore:the backup .* is incomplete")
-@pytest.mark.parametrize(
-    ("epoch", "moment", "left"),
-    [(0, "on_epoch_begin", 4), (1, "on_epoch_begin", 3), (3, "on_epoch_end", 0)],
-)
+@pytest.mark.parametrize(("epoch", "left"), [(0, 4), (1, 3), (2, 2), (3, 0)])
 def test_a_termination_saves_the_step_and_ends_the_program(
-    epoch, moment, left, cluster, tmp_path, reached
+    epoch, left, cluster, tmp_path, reached
 ):
     """Exit code 143; killed while it saves, it begins the epoch or training anew."""
+    moment = "on_epoch_begin" if left else "on_epoch_end"
     terminate = at(epoch, lambda: signal.raise_signal(signal.SIGTERM), moment)
     with pytest.raises(SystemExit) as end:
         trained(cluster, terminate, sn.ResumeTraining(tmp_path / "backup"))
     assert end.value.code == 143
+    file, last = "latest.weights.h5", "training_metadata.json"
     if left:
-        os.truncate(tmp_path / "backup" / "latest.weights.h5", 1000)
+        os.truncate(tmp_path / "backup" / (last if epoch == 2 else file), 9)
     if epoch == 0:
-        (tmp_path / "backup" / "training_metadata.json").unlink()
+        (tmp_path / "backup" / last).unlink()
 
     assert len(trained(cluster, sn.ResumeTraining(tmp_path / "backup"))) == left
     assert reached == []

@@ -301,10 +301,7 @@ class Trial:
         return late
 
     def _run_counts(self, placed: Placed, counts: Sequence[int]) -> None:
-        """A placement at once; on one device in as few micro-batches as fit.
-
-        Of stages in as many as are best, if it may be.
-        """
+        """A placement at once; in as few micro-batches as fit, of stages the best."""
         evaluator, device_of = placed
         depth = pipeline_of(evaluator.graph, device_of, Execution()).depth
         if 1 in counts:

@@ -251,10 +251,7 @@ def _slices(layers: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None]]:
-    """The variables and slots of a whole model, with their slices and the axis.
-
-    The axis is None for those that are the same, and what only the first slice has.
-    """
+    """Variables and slots of a whole model, their slices, and the axis if cut."""
     layers = {layer.name: layer for layer in sliced.layers}
     found: list[tuple[Any, list[Any]]] = []  # a variable, and what it was cut into
     for layer in whole.layers:

@@ -286,10 +286,7 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
 def _described(
     calls: Sequence[Call], graph: Graph, branches: Container[str]
 ) -> tuple[list[Any], list[str]]:
-    """What each call is and reads, whatever its batch: to compare, and as a line.
-
-    Also its branch with its constraints, if that is one of `branches`.
-    """
+    """What calls are and read, and rules of `branches`: to compare, and as lines."""
     shapes = {weight.name: weight.shape for weight in graph.weights}
     number = {call.name: i for i, call in enumerate(calls)}
     names = [re.sub(r"_\d+\b", "", call.name) for call in calls]
