@@ -387,9 +387,9 @@ def bench(
     figures |= {"predicted_seconds": made.seconds, "middle_half": [low, high]}
     one, planned, said = map(format_seconds, (alone, took, made.seconds))
     text = [
-        f"{made.graph.name}: batch {made.batch}, median of {steps} {kind} steps",
+        f"{made.graph.name}: batch {made.batch}, medians of {steps} {kind} steps",
         f"one device  {one}\nas planned  {planned}, predicted {said}",
-        f"{ratio:.2f} times as fast; middle half of pairs {low:.2f} to {high:.2f}",
+        f"pairs: {ratio:.2f} times as fast, middle half {low:.2f} to {high:.2f}",
     ]
     if any(device.stand_in for device in sn.plan_of(placed).cluster):
         text.append("stand-ins share one thread pool: they show placement, not speed")

@@ -110,8 +110,7 @@ def test_progress_is_shown_while_log_lines_are_hidden():
 def test_plan_of_a_workload_has_the_benchmarks_fields(cli, workload_file, tmp_path):
     """The maximum load, its bound, and a device for each node; `score` agrees."""
     found = cli(f"plan {workload_file} --json --time-limit 60").answer
-    assert found["objective"] == "throughput"
-    assert found["value"] == pytest.approx(2.25)
+    assert (found["objective"], found["value"]) == ("throughput", pytest.approx(2.25))
     assert found["bound"] <= found["value"]
     assert {"gap", "seconds"} < set(found)
     assert set(found["device_of"]) == {"1", "2", "3"}
