@@ -48,7 +48,6 @@ def test_config_shows_every_option_and_its_origin(cli, monkeypatch, tmp_path):
 
 
 def test_estimate_says_what_fits_and_how(cli, plan_file):
-    """Every strategy, the fastest first; exit code 1 where nothing fits."""
     plan = json.loads(Path(plan_file).read_text())
     for part in plan["graph"]["parts"]:
         part["on"] = ["auto"]
@@ -167,7 +166,6 @@ def test_a_pipe_gets_nothing_but_answers(plan_file):
 
 
 def test_help_has_examples(cli):
-    """`splitnet` alone is no error; help of each command ends with lines to copy."""
     assert "Commands:" in cli("").out
     for name in ("plan", "draw", "audit", "run", "cluster up"):
         examples = cli(f"{name} --help").out.partition("Examples:")[2]
@@ -192,7 +190,6 @@ def test_ctrl_c_while_planning_keeps_the_old_file(
 
 
 def test_faults_of_the_system_are_said(cli, monkeypatch, plan_file, tmp_path):
-    """A deleted folder, a full disk; closed outputs are no fault."""
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()

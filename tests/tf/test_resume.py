@@ -13,7 +13,6 @@ from tests.tf.zoo import two_branches
 
 
 def at(epoch, act, moment="on_epoch_begin"):
-    """Do something at a moment of an epoch."""
     moments = {moment: lambda now, _: now == epoch and act()}
     return keras.callbacks.LambdaCallback(**moments)
 
@@ -31,7 +30,6 @@ def trained(cluster, *callbacks):
 
 @pytest.fixture
 def reached():
-    """Every SIGTERM that reaches the program itself."""
     found = []
     before = signal.signal(signal.SIGTERM, lambda *_: found.append(1))
     yield found

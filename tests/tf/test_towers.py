@@ -129,7 +129,6 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(cluster):
 
 
 def siamese():
-    """Branches that share a nested model, a merge on the CPU, and a head."""
     net = sn.Net("siamese")
     x = net.input("x", (6,))
     shared = keras.Sequential([layers.Dense(6, "tanh"), layers.Dense(7, "tanh")])
@@ -141,7 +140,6 @@ def siamese():
 
 
 def stages():
-    """A Keras model with a skip, a nested model and a layer that is called twice."""
     twice = layers.Dense(6, "tanh")
     inner = keras.Sequential([keras.Input((6,)), layers.Dense(6, "relu"), twice])
     x = keras.Input((6,), name="x")
@@ -149,10 +147,18 @@ def stages():
     return keras.Model(x, layers.Dense(3)(twice(y)), name="stages")
 
 
+def lookup():
+    body = layers.Embedding(3, 2), layers.Flatten(), layers.Dense(3)
+    return keras.Sequential([keras.Input((6,)), layers.Rescaling(0.0), *body])
+
+
 @pytest.mark.parametrize(
     ("make", "pins", "microbatches"),
-    [(siamese, None, 2), (stages, {"sequential*": "gpu:0", "*": "gpu:1"}, 1)],
-    ids=["branches in two pieces", "stages"],
+    [
+        (siamese, None, 2),
+        (stages, {"sequential*": "gpu:0", "*": "gpu:1"}, 1),
+        (lookup, {"embedding*": "gpu:0", "*": "gpu:1"}, 2),
+    ],
 )
 @in_policy("float64")  # where the order of a sum does not show
 def test_towers_of_a_placed_model_keep_its_placement(make, pins, microbatches, cluster):
@@ -178,14 +184,12 @@ def test_towers_of_a_placed_model_keep_its_placement(make, pins, microbatches, c
 
 
 def bad(net):
-    """One device, an unknown policy, one device twice, a policy of what is nested."""
     x = net.input("x", (4,))
     one = net.towers("one", x, layers.Dense(2), on=["gpu:0"], batch_norm="all")
     return net.split("two", one, layers.Dense(4), on=["gpu:0", "gpu:1", "gpu:0"])
 
 
 def mean(net):
-    """An output without a batch, a sparse input, a policy that could not be kept."""
     x = net.input("x", (4,))
     net.output(net.towers("mean", x, lambda t: keras.ops.mean(t, axis=0), on=FOUR))
     body = keras.Sequential([keras.Input((4,)), layers.BatchNormalization()])

@@ -135,7 +135,8 @@ def towers_of(
 def _used(placed: Placed) -> list[str]:
     """The devices over which a placed model computes; none if that has towers."""
     plan = placed.plan
-    busy = {plan.device_of[c.part] for c in plan.graph.calls if c.forward_flops}
+    calls = (c for c in plan.graph.calls if c.forward_flops or c.weights)
+    busy = {plan.device_of[call.part] for call in calls}
     workers = () if placed.replicas else workers_of(plan.cluster)
     return [name for name in workers if name in busy]
 
