@@ -191,7 +191,7 @@ def pinned():
         (tied, {"twice": 2}, "'twice': it is called 2 times"),
         (tied, {"free": 3}, "has 2 outputs, which cannot be cut over 3 devices"),
         (tied, {"free": 9}, "the slices must be at least 2 and at most"),
-        (lambda: sn.read(pinned()), {"d": 2}, "a Graph has no layers to cut"),
+        (lambda: sn.read(pinned(), 8), {"d": 2}, "a Graph has no layers to cut"),
         (pinned, {"d": 2}, "'a' is a branch .* for a device"),
     ],
 )
