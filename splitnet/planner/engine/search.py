@@ -173,17 +173,20 @@ class _Search:
 
         With a cut penalty schedules are left out: what is best without one is given.
         """
-        graph, groups = self.problem.graph, self.problem.group_count
+        graph, given = self.problem.graph, (self.random, self.state)
         places += problems.single_devices(self.problem)
         places += [repaired(graph, place) for place in places]
         if self.tasks is not None and self.free and not self.problem.cut_penalty:
             for number in range(_SCHEDULES if self.budget.left else 0):
-                self.budget.spend((3.0 + 0.1 * self.problem.device_count) * groups)
-                noise = float(self.random.random()) if number else 0.0
-                made = starts.list_schedule(graph, noise, self.random, self.state)
-                places.append(made)
+                self.budget.spend((3.0 + 0.1 * len(graph.kind)) * len(graph.size_bytes))
+                noise = self.random.random() if number else 0.0
+                places.append(starts.list_schedule(graph, noise, *given))
         for place in sorted(places, key=self.value_of):
-            self.keep(place)
+            lacks = self.keep(place) is not None
+            if lacks and self.tasks is not None and self.free:
+                above = self.tasks.devices.peak + self.margin
+                above -= load_graph.bytes_per_device(graph, place)
+                self.keep(repaired(self.with_room(above).graph, place))
             if self.elite and self.objective == "latency":
                 break
 
@@ -214,8 +217,7 @@ class _Search:
         random, groups, new = self.random, target.group_count, not self.elite
         new |= random.random() < _NEW and (self.free or tasks is not None)
         if new:
-            start = self.nearest.place
-            keep = start * (not self.free)
+            start, keep = self.nearest.place, self.nearest.place * (not self.free)
         else:
             number = int(random.random() ** self.greed * len(self.elite))
             start = keep = self.elite[number].place
@@ -225,8 +227,7 @@ class _Search:
         clusters = (22 + 0.02 * groups) * 3 ** random.random()
         if not new and (tasks is not None or not self.free):
             clusters = groups / 2 * 0.1 ** random.random()
-            if random.random() < 0.5:
-                clusters = groups
+            clusters = groups if random.random() < 0.5 else clusters
         spent = min(self.budget.spent, 1000 * self.steps)
         steps = self.steps + self.growth[not new] * spent
         self.hot, anew = self.hottest * 6.0 ** random.random(), new and self.free
@@ -292,8 +293,7 @@ class _Search:
         if not len(state.movable):
             return place
         penalty = 1 + problem.cut_penalty * state.numbers.cuts
-        each = _STEPS_PER_PROPOSAL
-        each += _STEPS_PER_NET * len(graph.group_nets) / len(place)
+        each = _STEPS_PER_PROPOSAL + _STEPS_PER_NET * len(graph.group_nets) / len(place)
         if problem.contiguity == "convex":
             each += _STEPS_PER_CALL * len(problem.forward.order)
         steps = max(256 * each, share * (self.end - budget.spent))
