@@ -182,7 +182,7 @@ def edges_and_memory(
         for key, one in outputs.items()
         if one.leaves
     )
-    return edges, _memory(graph, units, outputs, made, has_backward, recompute)
+    return edges, _memory(graph, units, outputs, made, has_backward, recompute, view_of)
 
 
 def _outputs(
@@ -238,6 +238,7 @@ def _memory(
     made: Sequence[int],
     has_backward: Sequence[bool],
     recompute: Sequence[bool],
+    views: Mapping[_Key, int],
 ) -> list[UnitMemory]:
     """Saved and passing bytes of every unit, from the tensors inside of it."""
     unit = unit_of_call(units)
@@ -259,10 +260,10 @@ def _memory(
         if len(users[name]) == 1 and name not in graph.calls[i].lookups:
             learned[i] += graph.weight[name].bytes
     again = list(kept)  # what a backward task has to make again of each call
-    for (i, *_), one in outputs.items():
-        again[i] += one.bytes * one.saved
-        if not one.leaves:
-            inside[one.unit].append((i, one))
+    for key, one in outputs.items():
+        again[key[0]] += one.bytes * one.saved
+        if key not in views:
+            inside[one.unit].append((key[0], one))
     found = list[UnitMemory]()
     for u, (own, numbers) in enumerate(zip(inside, units)):
         calls = [graph.calls[i] for i in numbers]
@@ -270,6 +271,9 @@ def _memory(
         passing, gradients, late = [], [], []
         for i, one in own:
             start, stop = position[i], position[one.last]
+            if one.leaves:  # it counts from the start of its unit on, and is made later
+                passing.append((0, start - 1, -one.bytes * (not recompute[u])))
+                continue
             if recompute[u] or not one.saved:
                 passing.append((start, stop, one.bytes))
             if one.returned_by:
@@ -284,8 +288,7 @@ def _memory(
                 late.append((0 if learns else start, stop, one.bytes))
                 start -= bool(learns and calls[start].sequential_steps == 1)
                 gradients.append((start, stop, one.bytes))
-        ahead, behind = [], []  # what calls need while they run
-        held = saved = 0
+        ahead, behind, held, saved = [], [], 0, 0  # what calls need while they run
         for i, call in zip(numbers, calls):
             # A table whose rows are updated is copied when it is read.
             table = sum(graph.weight[name].bytes for name in call.lookups)
@@ -296,7 +299,7 @@ def _memory(
             behind.append(rest + held + again[i] * recompute[u])
             held += again[i] if recompute[u] else call.early_bytes * has_backward[i]
             saved += kept[i]
-        saved += sum(one.bytes for _, one in own if one.saved)
+        saved += sum(one.bytes for _, one in own if one.saved and not one.leaves)
         forward, _ = _peak(passing, ahead, ahead)
         there = list(accumulate(learned[i] for i in reversed(numbers)))[::-1]
         need = list(map(add, behind, there))

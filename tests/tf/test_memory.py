@@ -11,7 +11,6 @@ from tests.tf.held import events, fullest
 
 tf.config.threading.set_inter_op_parallelism_threads(1)
 profiler = tf.profiler.experimental
-here = sn.local_cluster()
 
 def blocks(count):
     x = entry = keras.Input((32, 128))
@@ -35,34 +34,38 @@ def u_net():
         x = convolved(layers.Concatenate()([x, skip]), filters)
     return keras.Model(entry, layers.Conv2D(1, 1, activation="sigmoid")(x))
 
-def peak(model, batch):
+def peak(model, plan):
     model.compile("sgd", "mse")
-    [entry], [end] = model.inputs, model.outputs
-    x, y = tf.ones((batch, *entry.shape[1:])), tf.ones((batch, *end.shape[1:]))
-    model.train_on_batch(x, y)
+    x, y = (tf.ones((plan.batch, *t.shape[1:])) for t in (model.input, model.output))
+    trains = lambda x: model.train_on_batch(x, y)
+    run = trains if plan.training else model.predict_on_batch
+    run(x)
     profiler.start("profile", profiler.ProfilerOptions(host_tracer_level=2))
-    model.train_on_batch(x, y)
+    run(x)
     profiler.stop()
     [file] = Path("profile").rglob("*.xplane.pb")
     most = fullest(events(file))
     file.unlink()
     return most
 
-def planned(model, batch):
-    return sn.score(model, here, {"*": "cpu:0"}, batch=batch, optimizer="sgd")
+def planned(model, **how):
+    return sn.score(model, sn.local_cluster(), {"*": "cpu:0"}, optimizer="sgd", **how)
 
 def measure(name, model, plan, **how):
     placed = sn.emit(model, plan, **how)
     memory = sn.plan_of(placed).memory["cpu:0"]
-    answer[name] = peak(placed, plan.batch), memory.total - memory.weights
+    answer[name] = peak(placed, plan), memory.total - memory.weights
 
 deep, u = blocks(12), u_net()
-answer["plain"] = peak(deep, 32), 0
-plan = planned(deep, 32)
+plan = planned(deep, batch=32)
+answer["plain"] = peak(deep, plan), 0
 measure("placed", deep, plan)
 measure("recomputed", deep, plan, recompute=True)
 measure("piped", deep, plan, microbatches=2, schedule="1f1b")
-measure("u_net", u, planned(u, 16))
+measure("u_net", u, planned(u, batch=16))
+measure("u_net predicts", u, planned(u, batch=64, training=False))
+loop = keras.Sequential([keras.Input((20,)), layers.Embedding(9, 256), layers.GRU(256)])
+measure("loop predicts", loop, planned(loop, batch=1024, training=False))
 """
 
 
@@ -73,9 +76,8 @@ def test_a_step_holds_what_plain_keras_holds_and_what_was_planned(tmp_path):
     plain = found["plain"][0]
 
     assert plain > 100_000_000
-    assert found["placed"][0] < 1.1 * plain
+    assert max(found["placed"][0], found["piped"][0]) < 1.1 * plain
     assert found["recomputed"][0] < 0.5 * plain
-    assert found["piped"][0] < 1.1 * plain
-    for name in ("placed", "piped", "u_net"):
+    for name in ("placed", "piped", "u_net", "u_net predicts", "loop predicts"):
         held, planned = found[name]
         assert 0.85 < planned / held < 1.15, name

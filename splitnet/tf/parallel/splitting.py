@@ -5,6 +5,7 @@ of its own that asks for a device. Its files hold whole layers and fit any machi
 """
 
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,15 +19,9 @@ from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
+from splitnet.tf.reading import slices as slicing
 from splitnet.tf.reading.cloner import Cloner, functional, input_like
 from splitnet.tf.reading.flatten import Blueprint, Site, flow_of, named
-from splitnet.tf.reading.slices import (
-    HEAD_SLICES,
-    SliceJoin,
-    cut_axis,
-    cut_layer,
-    matched,
-)
 from splitnet.tf.reading.source import sized
 
 _WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
@@ -117,7 +112,7 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
     if cut.keys() <= {*known}:
         return blueprint
     inside = {call for calls in cut.values() for call in calls}
-    wholes = {kind.__name__: name for name, kind in HEAD_SLICES.items()}
+    wholes = {kind.__name__: name for name, kind in slicing.HEAD_SLICES.items()}
     planned, here = dict[Any, list[str]](), dict[Any, list[str]]()
     for call in graph.calls:
         if call.name not in inside and call.output_shapes:
@@ -160,7 +155,7 @@ class _Cutter(Cloner):
         """As `Cloner.call`; of a layer that is cut, what its slices' join gives."""
         if (count := self._counts.get(id(operation))) is None:
             return super().call(operation, args, kwargs)
-        self.slices[id(operation)], joined = cut_layer(
+        self.slices[id(operation)], joined = slicing.cut_layer(
             operation, count, self, lambda layer: layer(*args, **kwargs)
         )
         return joined
@@ -168,23 +163,26 @@ class _Cutter(Cloner):
 
 def joined_layers(model: Any) -> list[str]:
     """The name of each layer of a model that is in slices."""
-    ends = [layer.name for layer in model.layers if isinstance(layer, SliceJoin)]
+    ends = [one.name for one in model.layers if isinstance(one, slicing.SliceJoin)]
     return [name.removesuffix("_join") for name in ends]
 
 
 def join_slices(model: Any, device: str) -> Any:
     """A copy of a plain model, state and all, with whole layers for its slices."""
     layers = {layer.name: layer for layer in model.layers}
-    stand_in: dict[int, Any] = {}
+    stand_in, handed_on = dict[int, Any](), set[int]()
     with keras_api.random_states_kept(), tf.device(device):
         for name in joined_layers(model):
             join, (first, *others) = layers[f"{name}_join"], _slices(layers, name)
-            stand_in[id(first)] = whole = join.whole_layer()
-            whole.trainable = first.trainable
-            stand_in |= {id(one): _first_of for one in (*others, join)}
+            whole = keras.saving.deserialize_keras_object(json.loads(join.whole))
+            whole.name, whole.trainable = name, first.trainable
+            stand_in[id(first)] = whole
+            handed_on |= {*map(id, (*others, join))}
         cloner = Cloner(lambda layer: device)
 
         def call(operation: Any, args: Any, kwargs: Any) -> Any:
+            if id(operation) in handed_on:  # the whole layer has made its output
+                return keras_api.SymbolicArguments(*args, **kwargs).keras_tensors[0]
             if id(operation) in stand_in:
                 return stand_in[id(operation)](*args, **kwargs)
             return cloner.call(operation, args, kwargs)
@@ -241,11 +239,6 @@ def warn_of_slices(model: Any, _: Any) -> None:
             warn(f"{fault}, so training is not that of the whole layer; {hint}.")
 
 
-def _first_of(*given: Any, **named: Any) -> Any:
-    """What stands where other slices and their join were: it hands a tensor on."""
-    return keras_api.SymbolicArguments(*given, **named).keras_tensors[0]
-
-
 def _slices(layers: Mapping[str, Any], name: str) -> list[Any]:
     return [one for n in range(len(layers)) if (one := layers.get(f"{name}_slice{n}"))]
 
@@ -259,7 +252,7 @@ def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None
             same = [*zip(variables_of(layer), variables_of(known), strict=True)]
         else:
             cut = _slices(layers, layer.name)
-            same = [pair for one in cut for pair in matched(layer, one)]
+            same = [pair for one in cut for pair in slicing.matched(layer, one)]
         for pairs in grouped(same, lambda pair: id(pair[0])).values():
             found.append((pairs[0][0], [its for _, its in pairs]))
     both = [getattr(one, "optimizer", None) for one in (whole, sliced)]
@@ -274,5 +267,5 @@ def _pairs(whole: Any, sliced: Any) -> Iterator[tuple[Any, list[Any], int | None
     rest = ([v for v in getattr(o, "variables", ()) if id(v) not in held] for o in both)
     slots += [(own, [its]) for own, its in zip(*rest)]
     for variable, its in (*found, *slots):
-        axis = cut_axis(variable, its[0])
+        axis = slicing.cut_axis(variable, its[0])
         yield variable, its if axis is not None else its[:1], axis

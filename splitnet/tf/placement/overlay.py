@@ -16,12 +16,7 @@ import tensorflow as tf
 
 from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.placement.device_function import (
-    device_function,
-    device_of,
-    is_update,
-    scope_of,
-)
+from splitnet.tf.placement import device_function as devices
 from splitnet.tf.placement.optimizer import place_optimizer
 from splitnet.tf.placement.placed import ATTRIBUTE, Placed, Run, Shared, placed_of
 from splitnet.tf.workers.connect import add_barrier
@@ -62,7 +57,8 @@ def lay_over(
         found = []
         for variable in model.trainable_weights:
             if variable.regularizer is not None:
-                with tf.name_scope("regularization"), tf.device(device_of(variable)):
+                where = devices.device_of(variable)
+                with tf.name_scope("regularization"), tf.device(where):
                     found.append(variable.regularizer(variable))
         return found
 
@@ -116,7 +112,7 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
             else:
                 for node in placed.flow.nodes:
                     device = placed.target(node) if placed.runners else ""
-                    scope = scope_of(placed.key_of[id(node)])
+                    scope = devices.scope_of(placed.key_of[id(node)])
                     with tf.name_scope(scope), tf.device(device):
                         keras_api.run_node(node, tensors, run.context)
         finally:
@@ -182,7 +178,7 @@ def _watch_step(model: Any, placed: Placed, run: Run) -> None:
         for op in graph.get_operations():
             if op.type.startswith(("Assign", "ResourceScatter")) and "/" in op.name:
                 path = weights.get(outside.get(id(op.inputs[0]), 0), "")
-                updated[not is_update(op.name)].append(path)
+                updated[not devices.is_update(op.name)].append(path)
         if strays := {*updated[1]} - {*updated[0], ""}:
             count, some = len(strays), min(strays)
             warn_of(f"an optimizer that is not placed updates {count} weights ({some})")
@@ -222,7 +218,7 @@ def _graph_scope(placed: Placed, *, trains: bool = False) -> Iterator[None]:
         makers = map(keras_api.producer, placed.flow.outputs)
         found = {placed.target_of.get(placed.key_of[id(one)], "") for one in makers}
         of_outputs = found.pop() if len(found) == 1 else ""
-        device = graph.device(device_function(placed.target_of, of_outputs))
+        device = graph.device(devices.device_function(placed.target_of, of_outputs))
     step = (graph, placed, trains)
     _steps.append(step)
     try:

@@ -227,7 +227,7 @@ def _trace(
     try:
         for layer in recurrent:  # a kernel of cuDNN hides the loop
             layer.use_cudnn = False
-        return trace(call, inputs, variables, needed)
+        return trace(call, inputs, variables, needed, training)
     except Exception as error:  # somebody else's code may raise anything
         warn_once(
             f"the cost of {operation.name!r} ({type(operation).__name__}) is guessed "

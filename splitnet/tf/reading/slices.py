@@ -268,12 +268,6 @@ class SliceJoin(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.supports_masking = True  # that of the first slice; all have the same
 
-    def whole_layer(self) -> Any:
-        """The layer that was cut, not yet built."""
-        whole = keras.saving.deserialize_keras_object(json.loads(self.whole))
-        whole.name = self.name.removesuffix("_join")
-        return whole
-
     def call(self, inputs: Any) -> Any:
         """Join the slices in their order."""
         if self.axis is None:

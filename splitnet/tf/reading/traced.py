@@ -7,7 +7,7 @@ backward, on placeholders, also for variables: TensorFlow's runtime is not start
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 from typing import Any
@@ -83,7 +83,7 @@ class Work:
 
 
 def trace(
-    call: Callable[..., Any], sizes: _Tensors, variables: _Tensors, needed: list[bool]
+    call: Any, sizes: _Tensors, variables: _Tensors, needed: list[bool], training: bool
 ) -> Work:
     """Trace `call` on these `tf.TensorSpec`s, and the gradient of those `needed`."""
     graph = tf_api.FuncGraph("cost")  # takes tensors that layers hold as captures
@@ -118,11 +118,12 @@ def trace(
     inputs, outputs, inner = _saved(given, states, results, forward, backward)
     pushed = sum(map(_pushed_bytes, _needed(forward, returned + updates)))
     elsewhere = [*given, *states, *updates, *inner]
-    ahead = _peak(forward, elsewhere, [], results) - bytes_of(*results)
+    there = elsewhere if training else [*given, *states]  # nothing is saved
+    ahead = _peak(forward, there, [], results, not training) - bytes_of(*results)
     early, again = _early(backward, incoming)
     known, extra = [*elsewhere, *results], bytes_of(*again)
-    behind = _peak(backward, known, [*incoming, *again], returned)
-    apart = _peak(backward, known, again, returned)
+    behind = _peak(backward, known, [*incoming, *again], returned, False)
+    apart = _peak(backward, known, again, returned, False)
     count, fused = _count(forward, graph), _fused(forward, results)
     matrix = sum(count[name] for name in _PRODUCTS)
     largest = max(_PRODUCTS, key=count.__getitem__)
@@ -132,7 +133,7 @@ def trace(
         saves_inputs=inputs,
         saves_outputs=outputs,
         inner_bytes=bytes_of(*inner) + pushed,
-        workspace_bytes=max(ahead, behind + extra, 0),
+        workspace_bytes=max(ahead, (behind + extra) * training, 0),
         early_bytes=bytes_of(*early, *again),
         given_bytes=max(apart - max(behind, ahead - extra), 0),
         moved_bytes=float(count["moved"]),
@@ -293,24 +294,37 @@ def _pushed_bytes(op: Any) -> int:
     return _length(op) * bytes_of(*pushes)
 
 
+def _ahead_bytes(loop: Any) -> int:
+    """Bytes that up to 32 iterations of a loop, side by side, make without a state."""
+    body, made = _bodies(loop, loop.graph)[0], dict[int, Any]()
+    both = zip(body.inputs, body.outputs)
+    waiting = {id(a.op) for a, b in both if a.dtype.is_floating and _root(b) is not a}
+    for op in body.get_operations():
+        early = [t for t in map(_root, op.inputs) if id(t.op) not in waiting]
+        if len(early) < len(op.inputs):
+            waiting.add(id(op))
+            made |= {id(t): t for t in early if t.op.type not in _NOT_MADE}
+    return min(_length(loop), 32) * bytes_of(*made.values())
+
+
 def _peak(
-    operations: _Ops, elsewhere: _Tensors, given: _Tensors, returned: _Tensors
+    ops: _Ops, elsewhere: _Tensors, given: _Tensors, returned: _Tensors, loops: bool
 ) -> int:
     """The most that operations hold at once, beyond what they are given.
 
     Tensors that are `given` are there when they begin, those `returned` stay; others
-    count `elsewhere`. An operation on elements writes over an input that ends with it,
-    unless another that reads it may run at the same time.
+    count `elsewhere`, and of `loops` what runs ahead. An operation on elements writes
+    over an input that ends with it, unless another that reads it may run beside it.
     """
-    last = {id(_root(t)): i for i, op in enumerate(operations) for t in op.inputs}
-    last |= {id(_root(t)): len(operations) for t in returned}
+    last = {id(_root(t)): i for i, op in enumerate(ops) for t in op.inputs}
+    last |= {id(_root(t)): len(ops) for t in returned}
     counted = {id(_root(t)) for t in elsewhere}
     ends = defaultdict[int, dict[int, int]](dict)  # sizes, by what ends them
     for tensor in given:
-        ends[last.get(id(tensor), len(operations))][id(tensor)] = bytes_of(tensor)
+        ends[last.get(id(tensor), len(ops))][id(tensor)] = bytes_of(tensor)
     turn: dict[int, int] = {}  # of each operation, and the latest that reads a tensor
     now = most = 0
-    for i, op in enumerate(operations):
+    for i, op in enumerate(ops):
         read = [*map(_root, op.inputs if op.type not in _NO_KERNEL else ())]
         turn[id(op)] = own = 1 + max((turn.get(id(t.op), 0) for t in read), default=0)
         free = [key for key in ends[i] if turn.get(key, 0) < own]
@@ -325,7 +339,7 @@ def _peak(
                 del ends[i][over[0]]
             else:
                 now += size
-        most = max(most, now)
+        most = max(most, now + (_ahead_bytes(op) if loops and op.type in _LOOPS else 0))
         now -= sum(ends[i].values())
     return most
 

@@ -121,7 +121,7 @@ def test_functions_of_one_name_are_traced_each():
 
 def test_what_has_no_gradient_or_no_trace(caplog):
     """The first is counted and keeps nothing; the other is guessed from its weights."""
-    given = [tf.TensorSpec((4, 4))], [], [True]
+    given = [tf.TensorSpec((4, 4))], [], [True], True
     found = trace(lambda x: tf.raw_ops.Lu(input=x @ x)[0], *given)
 
     assert found.matrix_flops == 2 * 4 * 4 * 4
