@@ -182,7 +182,7 @@ class _Search:
                 noise = self.random.random() if number else 0.0
                 places.append(starts.list_schedule(graph, noise, *given))
         for place in sorted(places, key=self.value_of):
-            lacks = self.keep(place) is not None
+            lacks = self.keep(place) is not None  # room at its peaks
             if lacks and self.tasks is not None and self.free:
                 above = self.tasks.devices.peak + self.margin
                 above -= load_graph.bytes_per_device(graph, place)

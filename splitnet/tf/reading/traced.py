@@ -295,7 +295,7 @@ def _pushed_bytes(op: Any) -> int:
 
 
 def _ahead_bytes(loop: Any) -> int:
-    """Bytes that up to 32 iterations of a loop, side by side, make without a state."""
+    """Bytes that up to 32 iterations of a loop make before its state reaches them."""
     body, made = _bodies(loop, loop.graph)[0], dict[int, Any]()
     both = zip(body.inputs, body.outputs)
     waiting = {id(a.op) for a, b in both if a.dtype.is_floating and _root(b) is not a}
@@ -313,8 +313,8 @@ def _peak(
     """The most that operations hold at once, beyond what they are given.
 
     Tensors that are `given` are there when they begin, those `returned` stay; others
-    count `elsewhere`, and of `loops` what runs ahead. An operation on elements writes
-    over an input that ends with it, unless another that reads it may run beside it.
+    count `elsewhere`. `loops` adds what iterations make ahead. An operation on
+    elements writes over an input that it reads last, unless others may run beside it.
     """
     last = {id(_root(t)): i for i, op in enumerate(ops) for t in op.inputs}
     last |= {id(_root(t)): len(ops) for t in returned}
