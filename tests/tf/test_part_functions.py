@@ -143,17 +143,17 @@ def test_a_tensor_that_a_layer_keeps_is_read_in_a_step(cluster):
 
 
 def test_a_part_that_comes_back_is_cut(cluster):
-    """A function starts where something arrives, and ends where something leaves."""
+    """A function begins where something arrives, which is read last."""
     x = keras.Input((4,), name="x")
     a = layers.Dense(4, name="a")(x)
-    away = layers.Dense(4, name="away")(a)
-    back = layers.Add(name="back")([layers.Dense(4, name="b")(a), away])
-    model = keras.Model(x, layers.Dense(1, name="head")(back))
+    back = [layers.Dense(4, name="away")(a), layers.Dense(4, name="b")(a)]
+    model = keras.Model(x, layers.Dense(1, name="head")(layers.Add(name="sum")(back)))
     placed = emitted(model, cluster, batch=4, pins={"away": "gpu:1", "*": "gpu:0"})
 
-    runs = [runner.segment.nodes for runner in placed_of(placed).runners]
-    found = [[node.operation.name for node in nodes] for nodes in runs]
-    assert sorted(found) == [["a"], ["away"], ["b"], ["back", "head"]]
+    runs = [runner.segment for runner in placed_of(placed).runners]
+    found = [[node.operation.name for node in run.nodes] for run in runs]
+    assert sorted(found) == [["a"], ["away"], ["b"], ["sum", "head"]]
+    assert [t._keras_history[0].name for t in runs[-1].reads] == ["b", "away"]
 
 
 def test_weights_of_another_device_are_read_once_a_step(cluster):

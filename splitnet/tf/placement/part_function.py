@@ -58,9 +58,10 @@ def segments_of(
         for node in flow.nodes
     ]
     units = [unit_of[id(node)] for node in flow.nodes]
+    unit_at = {id(t): u for node, u in zip(flow.nodes, units) for t in node.outputs}
     group = {n: run[0] for run in function_runs(reads, units) for n in run}
     order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(sorted(set(group.values())))
+    order.add_nodes_from(group.values())
     for number, own in enumerate(reads):
         ends = ((group[maker], group[number]) for maker, _ in own)
         order.add_edges_from((a, b) for a, b in ends if a != b)
@@ -82,11 +83,14 @@ def segments_of(
         run = nodes[number]
         outputs = [tensor for node in run for tensor in node.outputs]
         made = set(map(id, outputs))
-        reads = {id(t): t for node in run for t in node.input_tensors}
+        # Copies last: TensorFlow runs first what reads the last result of a function,
+        # so the gradient of a copy leaves before the device goes on.
+        outside = [t for one in run for t in one.input_tensors if id(t) not in made]
+        near = [t for t in outside if unit_at.get(id(t)) == units[number]]
         yield Segment(
             nodes=tuple(run),
             keys=tuple(key_of[id(node)] for node in run),
-            reads=tuple(t for i, t in reads.items() if i not in made),
+            reads=tuple({id(t): t for t in (*near, *outside)}.values()),
             gives=tuple(t for t in outputs if readers.get(id(t), set()) - {number}),
         )
 
@@ -252,8 +256,8 @@ class Trace:
         self._gradients: dict[Any, PartGradient | None] = {}
         operations = [node.operation for node in part.segment.nodes]
         left_out = {id(v) for one in operations for v in tables_of(one)}
-        self.trained = _unique(v for one in operations for v in weights_of(one))
-        self.states = _unique(v for one in operations for v in states_of(one))
+        self.trained = [*{id(v): v for o in operations for v in weights_of(o)}.values()]
+        self.states = [*{id(v): v for o in operations for v in states_of(o)}.values()]
         captured = {-1}
         while captured:  # weights that functions of a layer's own read
             self.weights = [v for v in self.trained if id(v) not in left_out]
@@ -397,10 +401,6 @@ class Trace:
                     scaled = old if np.all(scale == 1) else old * scale
                     value = scaled + tf.cast(value, old.dtype)
                 yield variable, value
-
-
-def _unique(variables: Iterable[Any]) -> list[Any]:
-    return list({id(v): v for v in variables}.values())
 
 
 def _spec(value: Any) -> Any:
