@@ -72,10 +72,9 @@ SEARCH: Table = {
 }
 """What a plan is searched with."""
 
-ESTIMATE: Table = {n: SEARCH[n] for n in ("batch", "optimizer", "costs", "time_limit")}
-SCORE: Table = {
-    n: SEARCH[n] for n in ("batch", "objective", "optimizer", "costs", "inference")
-}
+_STEP = "batch", "optimizer", "costs", "inference"
+ESTIMATE: Table = {n: SEARCH[n] for n in (*_STEP, "time_limit")}
+SCORE: Table = {n: SEARCH[n] for n in (*_STEP, "objective")}
 
 
 def spelled_out(command: Callable[..., int | None]) -> Callable[..., int | None]:
