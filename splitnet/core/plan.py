@@ -113,7 +113,7 @@ class StrategyComparison:
         chosen = self[self.chosen or best.kind]
         if chosen.kind != best.kind:
             short = chosen.seconds > 1.02 * best.seconds
-            near = "fit takes 1 ms between two steps" if short else "at most 2 % slower"
+            near = "Keras adds 1 ms to each step" if short else "at most 2 % slower"
             head += f" ({best.how}).\n{chosen.kind} is simpler and chosen ({near})"
         width = max(len(one.kind) for one in self.all)
         rows = [

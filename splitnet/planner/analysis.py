@@ -32,8 +32,8 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
     latency = plan.objective == "latency"
     foreign = any(call.backward or call.seconds_on for call in calls)
     small = len(calls) * len(plan.cluster) <= _MOST_COMPARED
-    comparable = latency and plan.training and small and not foreign
-    alone = undivided(plan) if comparable else evaluator
+    known = latency and small and not foreign
+    comparable, alone = known and plan.training, undivided(plan) if known else evaluator
     single = _on_one_device(strategies) if latency and not comparable else None
     if single is None:  # of strategies, what is fixed may be slower on one device
         runs = {n: alone.as_run(there) for n, there in alone.single_devices()}
@@ -52,10 +52,9 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
 
 def _on_one_device(strategies: StrategyComparison | None) -> dict[str, float] | None:
     """Seconds by device of those strategies; None if nothing was tried on one."""
-    rows = strategies.all if strategies is not None else ()
-    known = [one for one in rows if one.kind == "one device" and one.devices]
-    fits = {one.devices[-1]: one.seconds for one in known if one.fits}
-    return fits if known else None
+    rows = [*strategies.all] if strategies is not None else []
+    rows = [one for one in rows if one.kind == "one device" and one.devices]
+    return {one.devices[-1]: one.seconds for one in rows if one.fits} if rows else None
 
 
 def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
@@ -170,10 +169,9 @@ def explain(plan: Plan, name: str) -> Explanation:
     """As `Plan.explain`: the part moves with what near= binds to it; all else stays."""
     one, evaluator = plan[name], evaluator_of(plan)
     bound = any(call.cpu_only for call in plan.graph.calls_of[one.part])
-    able = (d.name for d in plan.cluster if d.kind == "cpu" or not bound)
     fed = plan.graph.part[one.part].kind == "input"  # from the host alone
-    others = (name for name in able if name != one.device and not fed)
-    found = (alternative(plan, evaluator, one.part, device) for device in others)
+    able = (d.name for d in plan.cluster if not fed and (d.kind == "cpu" or not bound))
+    found = (alternative(plan, evaluator, one.part, d) for d in able if d != one.device)
     reason = reason_text(plan, one)
     return Explanation(one, reason, plan.objective, plan.value, tuple(found))
 
@@ -259,10 +257,9 @@ class Comparison:
         ]
         loads = a.objective == b.objective == "throughput"
         lines = [f"{n} part{'s' * (n > 1)} moved." if n else "nothing moved."]
-        for name, objective, before, after in rows[not loads :]:
-            change = _change_text(objective, before, after)
-            one, two = (value_text(objective, n, long=False) for n in (before, after))
-            lines.append(f"{name:<9} {one} -> {two}, {change}")
+        for name, objective, *both in rows[not loads :]:
+            one, two = (value_text(objective, n, long=False) for n in both)
+            lines.append(f"{name:<9} {one} -> {two}, {_change_text(objective, *both)}")
         for part, *ends in self.moved:
             lines.append(f"  {part}: {' -> '.join(end or 'not there' for end in ends)}")
         return "\n".join(lines)
@@ -290,8 +287,7 @@ def compare(plan: Plan, other: Plan) -> Comparison:
 
 
 def _change_text(objective: str, before: float, after: float) -> str:
-    if before <= 0 or abs(after / before - 1) < 5e-4:
+    if before <= 0 or abs(share := after / before - 1) < 5e-4:
         return "no change"
     words = ("more", "less") if objective == "memory" else ("longer", "shorter")
-    share = after / before - 1
     return f"{100 * abs(share):.1f} % {words[share < 0]}"

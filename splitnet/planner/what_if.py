@@ -155,7 +155,8 @@ def largest_batch(
     most: int,
 ) -> int:
     """As `splitnet.largest_batch`, of a graph."""
-    how = device_of.execution if isinstance(device_of, Plan) else Execution()
+    runs = device_of if isinstance(device_of, Plan) and options.training else None
+    how = Execution() if runs is None else runs.execution
 
     def lacks(batch: int) -> bool:
         one = scaled_graph(graph, batch)

@@ -64,10 +64,13 @@ def execution_of(
     if schedule is None:
         schedule = known.schedule if count != 1 else SCHEDULES[0]
     if recompute == "auto":
-        again = tuple(lacking_bytes(plan.cluster, plan.memory))
+        again = tuple(lacking_bytes(plan.cluster, plan.memory)) if plan.training else ()
     elif recompute is not None:
         again = tuple(device.name for device in plan.cluster if recompute)
     made = Execution(count, schedule, again)
+    if not plan.training and (count > 1 or again):
+        why = "microbatches= and recompute= are for training; the plan is of inference"
+        raise DeclarationError(f"{why}. Leave them out, or plan with training=True.")
     if count > plan.batch:
         fault = f"microbatches={count} must be from 1 to the batch, {plan.batch}."
         raise DeclarationError(fault)

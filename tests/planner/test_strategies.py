@@ -40,7 +40,9 @@ def test_the_fastest_of_a_heavy_chain_is_named():
     assert "times as fast as one device" in str(found)
     assert "strategies: towers " in said
     assert "faster than this plan: plan(source, cluster, strategy='auto'" in said
-    assert plan_graph(chain(4), BOX, training=False).verdict.strategies is None
+    forward = partial(plan_graph, chain(4), BOX, training=False, regroup=True)
+    verdict, whole = forward(pins=HALVES).verdict, forward(pins={"*": "gpu:0"})
+    assert (verdict.strategies, verdict.single_device_value) == (None, whole.value)
     assert plan_graph(chain(4), Cluster.of("400*gpu")).verdict.strategies is None
     strategies = plan.verdict.strategies
     assert plan.verdict.single_device_value == strategies["one device"].seconds
@@ -111,14 +113,12 @@ def test_a_plan_that_runs_another_way_is_simulated_so():
     plan, how = two_stages(), Execution(4, "1f1b", ("gpu:0",))
     piped = executed(plan, how)
 
-    assert piped.timeline == sn.simulate(piped)
     assert piped.value == piped.seconds < plan.seconds
     assert piped.bound == 0.0
     assert {task.microbatch for task in piped.timeline.tasks} == {0, 1, 2, 3}
     assert sn.simulate(piped, microbatches=1, recompute=False) == plan.timeline
     said = " ".join(sn.table(piped).split())
     assert "runs in 4 micro-batches (1f1b), recomputing on gpu:0" in said
-    assert "in 4 micro-batches" in repr(piped)
 
     again = executed(plan, Execution(recompute=("gpu:1",)))
     spent = [one.timeline.compute_seconds for one in (plan, again)]
@@ -167,7 +167,6 @@ def test_pipeline_never_beats_the_ideal_and_comes_near_it(schedule):
     """
     plan = two_stages()
 
-    assert sn.simulate(plan, microbatches=1).seconds == plan.seconds
     for count in (2, 4, 8, 16):
         timeline = sn.simulate(plan, microbatches=count, schedule=schedule)
         ran = [(t.part, t.phase, t.microbatch) for t in timeline.tasks if t.part != "x"]
