@@ -113,13 +113,13 @@ def test_a_plan_that_runs_another_way_is_simulated_so():
     plan, how = two_stages(), Execution(4, "1f1b", ("gpu:0",))
     piped = executed(plan, how)
 
-    assert piped.value == piped.seconds < plan.seconds
-    assert piped.bound == 0.0
+    assert piped.timeline == sn.simulate(piped)
+    assert piped.bound == 0.0 < piped.value == piped.seconds < plan.seconds
     assert {task.microbatch for task in piped.timeline.tasks} == {0, 1, 2, 3}
     assert sn.simulate(piped, microbatches=1, recompute=False) == plan.timeline
     said = " ".join(sn.table(piped).split())
     assert "runs in 4 micro-batches (1f1b), recomputing on gpu:0" in said
-
+    assert "in 4 micro-batches" in repr(piped)
     again = executed(plan, Execution(recompute=("gpu:1",)))
     spent = [one.timeline.compute_seconds for one in (plan, again)]
     assert spent[0]["gpu:0"] == pytest.approx(spent[1]["gpu:0"])
