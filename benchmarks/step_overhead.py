@@ -68,7 +68,7 @@ def placed(model, batch, devices):
 
     cluster = sn.local_cluster(stand_in_gpus=2)
     graph = sn.read(model, batch)
-    names = [part.name for part in graph.parts]
+    names = [part.name for part in graph.parts if part.kind != "input"]
     cut = -(-len(names) // len(devices))
     homes = {name: devices[i // cut] for i, name in enumerate(names)}
     return sn.emit(model, sn.score(model, cluster, homes, batch=batch))

@@ -42,7 +42,7 @@ from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import functions_of, memory_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.tensors import Item
-from splitnet.simulator.units import Units
+from splitnet.simulator.units import Units, condensed, unit_of_call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -331,12 +331,8 @@ def functions_called(graph: Graph, step: StepGraph, device: Sequence[int]) -> Un
         for function in functions_of(step, device)
         for _, piece in groupby(function, key=key.__getitem__)
     ]
-    piece_of = {call: i for i, piece in enumerate(pieces) for call in piece}
-    order = nx.DiGraph()
-    order.add_nodes_from(range(len(pieces)))
-    for edge in step.edges:
-        ends = {piece_of[reader] for reader in edge.readers} - {piece_of[edge.source]}
-        order.add_edges_from((piece_of[edge.source], end) for end in ends)
+    reads = [[(step.edges[i].source, i) for i in own] for own in step.reads]
+    order = condensed(unit_of_call(pieces), reads)
     running = nx.lexicographical_topological_sort(order, key=lambda i: pieces[i][0])
     return [pieces[i] for i in running]
 

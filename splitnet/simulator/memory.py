@@ -175,7 +175,7 @@ class _Held:
         # When the backward pass of the function of each unit begins and ends.
         self.done = [self._done(unit) for unit in range(self.n)]
         self.opens, self.closes = self.begin[self.n :], list(self.done)
-        for units in functions_of(step, device):
+        for units in functions_of(step, device) if step.microbatches > 1 else ():
             back = [u for u in units if step.units[u].has_backward]
             opens = min((self.begin[self.n + u] for u in back), default=0.0)
             closes = max((self.done[u] for u in back), default=0.0)

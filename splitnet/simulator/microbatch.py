@@ -24,6 +24,7 @@ from splitnet.core.plan import Plan
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.simulator.memory import lacking_bytes
 from splitnet.simulator.step_graph import StepGraph
+from splitnet.simulator.units import condensed
 
 Unit = TypeVar("Unit", bound=Hashable)
 
@@ -138,10 +139,8 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
     """
     count = pipeline.microbatches
     n = step.count // count
-    units: nx.DiGraph[int] = nx.DiGraph()
-    units.add_nodes_from(range(n))
-    first = (edge for edge in step.edges if edge.source < n)
-    units.add_edges_from((e.source, reader) for e in first for reader in e.readers)
+    reads = [[(step.edges[i].source, i) for i in own] for own in step.reads[:n]]
+    units = condensed(range(n), reads)
     stages = {
         unit: pipeline.stage_of[part]
         for unit, part in enumerate(step.parts[:n])

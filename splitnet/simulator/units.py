@@ -1,9 +1,8 @@
 """Units of a step: which calls run as one task, how long it takes, for any batch.
 
-Inside a unit calls run one after the other. What runs on one device without a hop
-between is one TensorFlow function, whichever parts it is of. What a function saves for
-its backward pass is freed when that pass ends, so one of many calls would hold
-everything to the end: a long run is cut where one tensor passes, as emission does.
+A unit is a TensorFlow function of a part; in micro-batches, what runs on one device
+without a hop between is one. What a function saves for its backward pass is held until
+that pass ends, so a long run is cut where one tensor passes.
 """
 
 from collections import Counter
@@ -83,6 +82,16 @@ def unit_of_call(units: Units) -> list[int]:
     return [unit_of[call] for call in range(len(unit_of))]
 
 
+def condensed(
+    group: Sequence[Hashable], reads: Sequence[Sequence[tuple[int, int]]]
+) -> "nx.DiGraph[Any]":
+    """Which groups of numbers read of which, as a graph; `reads` as in `cut_run`."""
+    order = nx.DiGraph((group[s], g) for g, own in zip(group, reads) for s, _ in own)
+    order.add_nodes_from(group)
+    order.remove_edges_from(list(nx.selfloop_edges(order)))
+    return order
+
+
 def group_parts(graph: Graph) -> Units:
     """A unit per function: each part is one, or several if it has many calls.
 
@@ -99,11 +108,7 @@ def group_parts(graph: Graph) -> Units:
     while cyclic:
         labels = [(n, i) if n in cyclic else n for i, n in enumerate(labels)]
         calls = grouped(range(len(labels)), labels.__getitem__)
-        units = nx.DiGraph(
-            (labels[s], label) for label, own in zip(labels, reads) for s, _ in own
-        )
-        units.add_nodes_from(calls)
-        units.remove_edges_from(list(nx.selfloop_edges(units)))
+        units = condensed(labels, reads)
         circles = (c for c in nx.strongly_connected_components(units) if len(c) > 1)
         cyclic = set().union(*circles)
     order = nx.lexicographical_topological_sort(units, key=lambda one: calls[one][0])

@@ -117,8 +117,8 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
         how_on = {device.name: "xla" for device in real} | how_on
     computing = {call.part for call in plan.graph.calls if call.forward_flops}
     refused: dict[tuple[str, str], None] = {}
-    # By the id of a node, what calls of a segment share, and what runs them.
-    units, kinds = dict[int, Any](), dict[int, Callable[[Segment], Any]]()
+    # Of each node what calls of a segment share, and by its id what runs them.
+    units, kinds = list[Any](), dict[int, Callable[[Segment], Any]]()
     for number, node in enumerate(placed.flow.nodes):
         one, key = id(node), placed.key_of[id(node)]
         device, towers = placed.target_of[key], placed.replicas.get(one)
@@ -129,7 +129,7 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
             refused[f"{how}: {part!r}", why] = None
         how = "" if why else how
         if towers is None:
-            units[one] = device, how
+            units.append((device, how, key if turns.microbatches == 1 else ""))
             arguments = node.arguments  # constants are copied once for all steps
             with tf.device(device):
                 arguments.args, arguments.kwargs = arguments.convert(
@@ -138,7 +138,7 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
             kinds[one] = partial(PartFunction, device=device, how=how)
         else:
             meet = towers.synchronised and isinstance(node.operation, _NORM)
-            units[one] = towers.join, number if meet else ""
+            units.append((towers.join, number if meet else ""))
             kind = SynchronisedNorm if meet else TowerRunner
             kinds[one] = partial(kind, replicas=towers, placed=placed)
     for part, reason in refused:

@@ -97,7 +97,7 @@ def test_explain_quotes_fallbacks_ties_and_memory_and_takes_a_layers_name():
     plan = plan_graph(two_towers(on=("gpu:0", "gpu:5")), BOX)
     calls = tuple(replace(c, layer=f"dense_{c.name}") for c in chain(2).calls)
     named = find_plan(replace(chain(2), calls=calls), BOX)
-    box = Cluster.of("2*gpu", "cpu", memory="200 MiB")
+    box = Cluster.of("2*gpu", "cpu", memory="150 MiB")
     cut = find_plan(chain(8, out=16 * MIB), box)
 
     assert plan.explain("tell").reason == "gpu:5 is not available; another gpu is used"

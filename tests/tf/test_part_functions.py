@@ -142,18 +142,28 @@ def test_a_tensor_that_a_layer_keeps_is_read_in_a_step(cluster):
     assert_near(*(gradients(one, loss) for one in pair(chain(*body), cluster, **pins)))
 
 
-def test_a_part_that_comes_back_is_cut(cluster):
-    """A function begins where something arrives, which is read last."""
-    x = keras.Input((4,), name="x")
-    a = layers.Dense(4, name="a")(x)
-    back = [layers.Dense(4, name="away")(a), layers.Dense(4, name="b")(a)]
-    model = keras.Model(x, layers.Dense(1, name="head")(layers.Add(name="sum")(back)))
-    placed = emitted(model, cluster, batch=4, pins={"away": "gpu:1", "*": "gpu:0"})
+def test_a_part_does_not_wait_for_the_next_one_on_its_device(cluster):
+    """Each is a function that reads copies last; in micro-batches a stage is one."""
+    net = sn.Net("early")
+    stem = net.branch("stem", net.input("x", (6,)), layers.Dense(5), on="gpu:0")
+    a = net.branch("a", stem, layers.Dense(5, name="a"), on="gpu:0")
+    b = net.branch("b", stem, layers.Dense(5, name="b"), on="gpu:1")
+    net.output(net.merge("end", [a, b], layers.Add(), on="gpu:1"))
 
-    runs = [runner.segment for runner in placed_of(placed).runners]
-    found = [[node.operation.name for node in run.nodes] for run in runs]
-    assert sorted(found) == [["a"], ["away"], ["b"], ["sum", "head"]]
-    assert [t._keras_history[0].name for t in runs[-1].reads] == ["b", "away"]
+    def ran(**how):
+        one = emitted(net, cluster, how, ("sgd", "mse"), batch=8)
+        one.train_on_batch(X, Y)
+        part, every = placed_of(one).part_of, calls(one)
+        called = ({part[key_in(function_of(op))]: op for op in ops} for ops in every)
+        return placed_of(one).runners[-1].segment.reads, *called
+
+    reads, forward, backward = ran()
+    _, stages, _ = ran(microbatches=2)
+    assert forward.keys() == backward.keys() == {"stem", "a", "b", "end"}
+    assert forward["a"] not in ancestors([forward["b"]])
+    assert backward["b"] not in ancestors([backward["a"]])
+    assert stages.keys() == {"stem", "b"}
+    assert [t._keras_history[0].name for t in reads] == ["b", "a"]
 
 
 def test_weights_of_another_device_are_read_once_a_step(cluster):

@@ -7,7 +7,7 @@ Keras masks, losses and new states go out. Only tables of which a layer reads ro
 weights that a function of a layer's own reads, are captured as variables.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 import tensorflow as tf
 
-from splitnet.simulator.units import function_runs
+from splitnet.simulator.units import condensed, function_runs
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import CARRIED, states_of, tables_of, weights_of
 from splitnet.tf.internals.tf_api import ancestors
@@ -40,13 +40,13 @@ class Segment:
 
 
 def segments_of(
-    flow: Flow, key_of: Mapping[int, str], unit_of: Mapping[int, Any]
+    flow: Flow, key_of: Mapping[int, str], units: Sequence[Any]
 ) -> Iterator[Segment]:
     """The calls of a model as segments, in an order in which they can run.
 
-    They are the simulator's functions: a segment starts where something arrives from
-    another unit, and ends where something is needed in another. Calls of a segment have
-    the same `unit_of`, by the ids of nodes.
+    A segment starts where something arrives from another place, and ends where another
+    needs something. `units` has (device, how) of each node, and what calls of a segment
+    share inside of such a run: a part, as the simulator's functions do.
     """
     place = {id(node): number for number, node in enumerate(flow.nodes)}
     reads = [
@@ -57,14 +57,14 @@ def segments_of(
         ]
         for node in flow.nodes
     ]
-    units = [unit_of[id(node)] for node in flow.nodes]
-    unit_at = {id(t): u for node, u in zip(flow.nodes, units) for t in node.outputs}
-    group = {n: run[0] for run in function_runs(reads, units) for n in run}
-    order: nx.DiGraph[int] = nx.DiGraph()
-    order.add_nodes_from(group.values())
-    for number, own in enumerate(reads):
-        ends = ((group[maker], group[number]) for maker, _ in own)
-        order.add_edges_from((a, b) for a, b in ends if a != b)
+    made_on = {id(t): u[0] for node, u in zip(flow.nodes, units) for t in node.outputs}
+    group = dict[int, int]()
+    for run in function_runs(reads, [unit[:2] for unit in units]):
+        at = {n: i for i, n in enumerate(run)}
+        inside = [[(at[m], t) for m, t in reads[n] if m in at] for n in run]
+        for piece in function_runs(inside, [units[n][2:] for n in run]):
+            group |= {run[i]: run[piece[0]] for i in piece}
+    order = condensed([group[n] for n in range(len(reads))], reads)
     nodes: dict[int, list[Any]] = {number: [] for number in order}
     readers: dict[int, set[int]] = {id(tensor): {-1} for tensor in flow.outputs}
     changed: dict[int, int] = {}  # the group that changed a state variable last
@@ -86,7 +86,7 @@ def segments_of(
         # Copies last: TensorFlow runs first what reads the last result of a function,
         # so the gradient of a copy leaves before the device goes on.
         outside = [t for one in run for t in one.input_tensors if id(t) not in made]
-        near = [t for t in outside if unit_at.get(id(t)) == units[number]]
+        near = [t for t in outside if made_on.get(id(t)) == units[number][0]]
         yield Segment(
             nodes=tuple(run),
             keys=tuple(key_of[id(node)] for node in run),
