@@ -173,7 +173,6 @@ def test_links_of_pages_lead_somewhere():
 
 def test_readme_commands_need_nothing_but_python_and_pip():
     demo, tests = blocks(ROOT / "README.md", "bash")[:2]
-
     for command, last in ((demo, "splitnet demo"), (tests, "python -m tests")):
         assert command.startswith("python3.11 -m venv .venv && .venv/bin/pip install")
         assert command.strip().endswith(last)

@@ -143,7 +143,7 @@ def test_a_tensor_that_a_layer_keeps_is_read_in_a_step(cluster):
 
 
 def test_a_part_does_not_wait_for_the_next_one_on_its_device(cluster):
-    """Each is a function that reads copies last; in micro-batches a stage is one."""
+    """Each is a function that has copies last; in micro-batches a stage is one."""
     net = sn.Net("early")
     stem = net.branch("stem", net.input("x", (6,)), layers.Dense(5), on="gpu:0")
     a = net.branch("a", stem, layers.Dense(5, name="a"), on="gpu:0")
@@ -164,6 +164,7 @@ def test_a_part_does_not_wait_for_the_next_one_on_its_device(cluster):
     assert backward["b"] not in ancestors([backward["a"]])
     assert stages.keys() == {"stem", "b"}
     assert [t._keras_history[0].name for t in reads] == ["b", "a"]
+    assert backward["b"].outputs[-1].shape == (8, 5)  # behind those of weights
 
 
 def test_weights_of_another_device_are_read_once_a_step(cluster):

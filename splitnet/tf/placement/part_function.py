@@ -342,13 +342,13 @@ class Trace:
         of_weight = {id(one): v for v, one in zip(self.weights, arguments[2])}
         values = of_weight | {id(v.value.handle): v for v in self.trained}
         frozen = {i for i, v in values.items() if run.trains and not v.trainable}
-        wanted = tuple(
-            i
-            for i, one in enumerate(inputs)
-            if id(one) not in frozen and tf_api.gradient_order([one])
-        )
+        wanted = [i for i, one in enumerate(inputs) if id(one) not in frozen]
+        wanted = [i for i in wanted if tf_api.gradient_order([inputs[i]])]
+        # Outputs' gradients behind weights': the last one is sent on first.
+        given = set(map(id, tf.nest.flatten(arguments[0], expand_composites=True)))
+        wanted.sort(key=lambda i: id(inputs[i]) in given)
         on_cpu = tf.DeviceSpec.from_string(device).device_type == "CPU"
-        known, how = (wanted, on_cpu), self._how
+        known, how = (*wanted, on_cpu), self._how
         if known not in self._gradients:
             self._gradients[known] = part_gradient(
                 function, self._ops, wanted, self._name, how=how, on_cpu=on_cpu

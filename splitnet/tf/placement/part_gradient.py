@@ -59,9 +59,9 @@ def part_gradient(
     """The functions of a body and of its gradients; None if no gradient flows.
 
     `body` is a concrete function, `ops` its ops as it was traced, `wanted` the numbers
-    of inputs, captured ones last, that need a gradient; `how` is as in `PartFunction`.
-    On a CPU, the gradient of a maximum pooling takes ten times as long if the pooling
-    itself is not in the same function.
+    of inputs that need a gradient, in the order in which `backward` returns them; `how`
+    is as in `PartFunction`. On a CPU, the gradient of a maximum pooling takes ten times
+    as long if the pooling itself is not in the same function.
     """
     graph = body.graph
     outputs = [one for one in graph.outputs if one is not None]
