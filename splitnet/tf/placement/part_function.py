@@ -344,7 +344,7 @@ class Trace:
         frozen = {i for i, v in values.items() if run.trains and not v.trainable}
         wanted = [i for i, one in enumerate(inputs) if id(one) not in frozen]
         wanted = [i for i in wanted if tf_api.gradient_order([inputs[i]])]
-        # Outputs' gradients behind weights': the last one is sent on first.
+        # What leaves the device behind gradients of weights: the last one leaves first.
         given = set(map(id, tf.nest.flatten(arguments[0], expand_composites=True)))
         wanted.sort(key=lambda i: id(inputs[i]) in given)
         on_cpu = tf.DeviceSpec.from_string(device).device_type == "CPU"
