@@ -6,8 +6,7 @@ TensorFlow and splitnet take seconds to import and are the same for every progra
 they are imported once and the process forks for each, before any device exists. A
 program runs in FOLDER/its name, each `fit` is of a few batches and each search of a few
 steps, each measurement is one run, and what a page's blocks of output show must be in
-what it printed. Prints one line per program, "ok" or what went wrong, and its processor
-time.
+what it printed. Prints per program "ok" or what went wrong, and its processor time.
 """
 
 import gc

@@ -331,8 +331,8 @@ def functions_called(graph: Graph, step: StepGraph, device: Sequence[int]) -> Un
         for function in functions_of(step, device)
         for _, piece in groupby(function, key=key.__getitem__)
     ]
-    reads = [[(step.edges[i].source, i) for i in own] for own in step.reads]
-    order = condensed(unit_of_call(pieces), reads)
+    pairs = ((edge.source, reader) for edge in step.edges for reader in edge.readers)
+    order = condensed(unit_of_call(pieces), pairs)
     running = nx.lexicographical_topological_sort(order, key=lambda i: pieces[i][0])
     return [pieces[i] for i in running]
 

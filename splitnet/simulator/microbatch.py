@@ -139,8 +139,8 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
     """
     count = pipeline.microbatches
     n = step.count // count
-    reads = [[(step.edges[i].source, i) for i in own] for own in step.reads[:n]]
-    units = condensed(range(n), reads)
+    first = (edge for edge in step.edges if edge.source < n)
+    units = condensed(range(n), ((e.source, r) for e in first for r in e.readers))
     stages = {
         unit: pipeline.stage_of[part]
         for unit, part in enumerate(step.parts[:n])

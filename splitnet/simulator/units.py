@@ -6,7 +6,7 @@ that pass ends, so a long run is cut where one tensor passes.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -83,10 +83,10 @@ def unit_of_call(units: Units) -> list[int]:
 
 
 def condensed(
-    group: Sequence[Hashable], reads: Sequence[Sequence[tuple[int, int]]]
+    group: Sequence[Hashable], pairs: Iterable[tuple[int, int]]
 ) -> "nx.DiGraph[Any]":
-    """Which groups of numbers read of which, as a graph; `reads` as in `cut_run`."""
-    order = nx.DiGraph((group[s], g) for g, own in zip(group, reads) for s, _ in own)
+    """Which groups of numbers read of which, as a graph; of (source, reader) pairs."""
+    order = nx.DiGraph((group[source], group[reader]) for source, reader in pairs)
     order.add_nodes_from(group)
     order.remove_edges_from(list(nx.selfloop_edges(order)))
     return order
@@ -104,11 +104,12 @@ def group_parts(graph: Graph) -> Units:
     reads: list[list[tuple[int, int]]] = [[] for _ in labels]
     for tensor in graph.tensors:
         reads[index[tensor.target]].append((index[tensor.source], tensor.index))
+    pairs = [(source, n) for n, own in enumerate(reads) for source, _ in own]
     cyclic: set[Hashable] = {None}
     while cyclic:
         labels = [(n, i) if n in cyclic else n for i, n in enumerate(labels)]
         calls = grouped(range(len(labels)), labels.__getitem__)
-        units = condensed(labels, reads)
+        units = condensed(labels, pairs)
         circles = (c for c in nx.strongly_connected_components(units) if len(c) > 1)
         cyclic = set().union(*circles)
     order = nx.lexicographical_topological_sort(units, key=lambda one: calls[one][0])

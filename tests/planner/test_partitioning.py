@@ -12,7 +12,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.planner.constraints import select, with_pins
 from splitnet.planner.problem import bind_shared_weights, functions_called, in_functions
 from splitnet.simulator.step_graph import step_graph
-from tests.zoo import altered, between_parts, call, chain, graph_of, random_dag
+from tests.zoo import altered, between_parts, call, chain, graph_of, random_dag, source
 
 BOX = Cluster.of("2*gpu", "cpu")
 
@@ -77,6 +77,13 @@ def test_functions_end_where_data_cross(names, edges, away, parts):
     device_of = {name: f"gpu:{int(name in away)}" for name in names}
 
     assert [part.name for part in as_run(graph, device_of)[0].parts] == parts
+
+
+def test_functions_stand_behind_the_inputs_that_they_read():
+    calls = [source("x"), call("a"), source("late"), call("b")]
+    graph = graph_of("g", calls, [("x", "a"), ("a", "b"), ("late", "b")])
+    step = step_graph(graph, BOX, units="calls")
+    assert functions_called(graph, step, [2, 0, 2, 0]) == [(0,), (2,), (1, 3)]
 
 
 def test_functions_that_share_weights_are_bound_and_others_stay_apart():

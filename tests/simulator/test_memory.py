@@ -52,10 +52,8 @@ def test_slots_and_the_temporaries_of_updates_count_by_the_optimizer(optimizer, 
     """
     memory = outcome(CHAIN, box(1), "000", optimizer=optimizer).memory["gpu:0"]
     assert (memory.weights, memory.gradients) == (3000, 1000)
-    assert (memory.slots, memory.workspace) == (
-        slots * 3000,
-        100 + (slots * 1000 or 10),
-    )
+    assert memory.slots == slots * 3000
+    assert memory.workspace == 100 + (slots * 1000 or 10)
 
     free = outcome(CHAIN, box(1), "000", training=False).memory["gpu:0"]
     assert free == Memory(weights=3000, activations=110)
@@ -164,9 +162,8 @@ def test_functions_hold_what_they_saved_to_their_end(count, held):
     As b' begins there are a's output, gradients of a's and b's, and 50 bytes that no
     part may write over; or all that a stage saved, until it ends.
     """
-    one = chain(weight_bytes=0, given_bytes=50)
-    found = outcome(one, box(), "000", Execution(count))
-
+    how = Execution(count)
+    found = outcome(chain(weight_bytes=0, given_bytes=50), box(), "000", how)
     assert [at(found, "gpu:0", moment) for moment in spans(found)["b'"]] == held
 
 

@@ -143,12 +143,13 @@ def test_a_tensor_that_a_layer_keeps_is_read_in_a_step(cluster):
 
 
 def test_a_part_does_not_wait_for_the_next_one_on_its_device(cluster):
-    """Each is a function that has copies last; in micro-batches a stage is one."""
+    """Each is a function, copies last; in micro-batches a stage, until data return."""
     net = sn.Net("early")
     stem = net.branch("stem", net.input("x", (6,)), layers.Dense(5), on="gpu:0")
     a = net.branch("a", stem, layers.Dense(5, name="a"), on="gpu:0")
     b = net.branch("b", stem, layers.Dense(5, name="b"), on="gpu:1")
-    net.output(net.merge("end", [a, b], layers.Add(), on="gpu:1"))
+    end = net.merge("end", [a, b], layers.Add(name="end"), on="gpu:1")
+    net.output(net.merge("back", [end, a], layers.Add(), on="gpu:0"))
 
     def ran(**how):
         one = emitted(net, cluster, how, ("sgd", "mse"), batch=8)
@@ -159,11 +160,11 @@ def test_a_part_does_not_wait_for_the_next_one_on_its_device(cluster):
 
     reads, forward, backward = ran()
     _, stages, _ = ran(microbatches=2)
-    assert forward.keys() == backward.keys() == {"stem", "a", "b", "end"}
+    assert forward.keys() == backward.keys() == {"stem", "a", "b", "end", "back"}
     assert forward["a"] not in ancestors([forward["b"]])
     assert backward["b"] not in ancestors([backward["a"]])
-    assert stages.keys() == {"stem", "b"}
-    assert [t._keras_history[0].name for t in reads] == ["b", "a"]
+    assert stages.keys() == {"stem", "b", "back"}
+    assert [t._keras_history[0].name for t in reads] == ["a", "end"]
     assert backward["b"].outputs[-1].shape == (8, 5)  # behind those of weights
 
 

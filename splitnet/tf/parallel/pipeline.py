@@ -167,8 +167,7 @@ class _Turns:
     def add(self, gradients: Mapping[tuple[int, str], Any]) -> None:
         """Add gradients to those of earlier micro-batches; None stays out.
 
-        One function adds those of a device: TensorFlow's graph optimizer is slow on a
-        long step.
+        One function adds those of a device: Grappler is slow on a long step.
         """
         dense: dict[str, dict[tuple[int, str], Any]] = {}
         for key, gradient in gradients.items():

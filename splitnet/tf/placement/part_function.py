@@ -64,7 +64,8 @@ def segments_of(
         inside = [[(at[m], t) for m, t in reads[n] if m in at] for n in run]
         for piece in function_runs(inside, [units[n][2:] for n in run]):
             group |= {run[i]: run[piece[0]] for i in piece}
-    order = condensed([group[n] for n in range(len(reads))], reads)
+    pairs = ((source, n) for n, own in enumerate(reads) for source, _ in own)
+    order = condensed([group[n] for n in range(len(reads))], pairs)
     nodes: dict[int, list[Any]] = {number: [] for number in order}
     readers: dict[int, set[int]] = {id(tensor): {-1} for tensor in flow.outputs}
     changed: dict[int, int] = {}  # the group that changed a state variable last

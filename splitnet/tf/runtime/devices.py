@@ -30,8 +30,7 @@ def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Clus
         stand_in_gpus: so many CPU devices act as gpu:0, gpu:1 and so on. Real GPUs are
             hidden, and settings of GPUs do not apply. Stand-ins prove where things
             run, never how fast: they share the processor's threads, and a plan treats
-            them as plain GPUs with a share of the host's memory. Asking twice does no
-            harm.
+            them as plain GPUs with a share of the host's memory. Asking twice is safe.
 
     Returns:
         A cluster whose device memory (bytes) is what is free now, or the limit set.
