@@ -127,20 +127,21 @@ def _read(
         source = source if isinstance(source, Net) else resolved(source)
         how = {"nested": options.nested, "training": options.training}
         graph = read(source, options.batch or 32, **how)
-    if options.batch not in (None, graph.batch):
-        fault = f"batch={options.batch} was asked for; a graph has its own batch"
-        raise DeclarationError(f"{fault}, {graph.batch}. Leave it out or give a model.")
+    for name in ("batch", "training"):
+        asked, own = getattr(options, name), getattr(graph, name)
+        if None not in (asked, own) and asked != own:
+            fault = f"{name}={asked} was asked for; the graph has {name}={own}"
+            raise DeclarationError(f"{fault}. Ask for that, or give a model.")
     if pins == "as_built":
         from splitnet.tf.placement.targets import pins_as_built
 
         pins = pins_as_built(given, graph, cluster, options.nested)
     elif isinstance(pins, str | PathLike):
         pins = load_plan(Path(pins))
-    of_calls = isinstance(source, Graph) and options.regroup
-    again = of_calls or not isinstance(source, Net | Graph)  # a net has branches alone
-    known = replace(options, costs=load_costs(options.costs), pins=pins, regroup=again)
+    anew = options.regroup if isinstance(source, Graph) else not isinstance(source, Net)
+    known = replace(options, costs=load_costs(options.costs), pins=pins, regroup=anew)
     known = replace(known, batch=graph.batch)
-    return source, in_calls(graph) if again else graph, cluster, known
+    return source, in_calls(graph) if anew else graph, cluster, known
 
 
 def _limits(source: Any, options: PlanOptions) -> Any:

@@ -193,10 +193,9 @@ class Link:
 
 def default_link(bandwidth: object, latency: object) -> Link:
     """The link between every two devices; None takes a usual figure."""
-    bandwidth = "12 GB/s" if bandwidth is None else bandwidth
-    latency = "10 us" if latency is None else latency
-    speed = parse_quantity(bandwidth, "link", "B/s")
-    return Link("*", "*", speed, parse_quantity(latency, "latency", "s"))
+    speed = parse_quantity("12 GB/s" if bandwidth is None else bandwidth, "link", "B/s")
+    delay = parse_quantity("10 us" if latency is None else latency, "latency", "s")
+    return Link("*", "*", speed, delay)
 
 
 _USUAL_LINK = default_link(None, None)
@@ -252,14 +251,15 @@ class Cluster(Pictured):
         names, most = [device.name for device in self.devices], _MOST_DEVICES
         if not 1 <= len(names) <= most:
             yield f"it has {len(names)} devices; name 1 to {most}, such as 'cpu'"
-        for link in self.links:
-            ends = (link.source, link.target)
-            for end in (one for one in ends if one not in ("*", *names)):
+        links = [f"{link.source} -> {link.target}" for link in self.links]
+        for link in links:
+            for end in (one for one in link.split(" -> ") if one not in ("*", *names)):
                 here = f"which is not a device of it ({', '.join(names[:8])})"
-                yield f"link {' -> '.join(ends)} names {end!r}, {here}"
+                yield f"link {link} names {end!r}, {here}"
         hosts = [host.name for host in self.hosts]
         addresses = [host.address for host in self.hosts]
-        for what, its in (("device", names), ("host", hosts), ("address", addresses)):
+        known = {"device": names, "link": links, "host": hosts, "address": addresses}
+        for what, its in known.items():
             yield from (f"{what} {one!r} is repeated" for one in repeated(its))
         for host in self.hosts:
             if not _HOST_NAME.fullmatch(host.name):

@@ -53,11 +53,9 @@ _CLASSES = {
 }
 
 
-@cache
-def _class_of(kind: str) -> str:
-    return next(name for name, one in _CLASSES.items() if re.fullmatch(one.kinds, kind))
-
-
+_class_of = cache(
+    lambda kind: next(n for n, one in _CLASSES.items() if re.fullmatch(one.kinds, kind))
+)
 _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
 """cuDNN runs a step of a recurrence in a few kernels; a loop of TensorFlow does not."""
 

@@ -169,6 +169,7 @@ class Graph:
     outputs: tuple[str, ...] = ()
     towers: Mapping[str, Towers] = field(default_factory=dict, hash=False)
     plain: "Graph | None" = None
+    training: bool | None = None  # what it was read for, if known
 
     def __post_init__(self) -> None:
         check_fields(self)

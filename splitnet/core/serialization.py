@@ -232,7 +232,7 @@ def cluster_file(
             form = f"[{key}], once" if rows is not given else f"[[{key}]], for each one"
             raise DeviceError(f"{key}: write {form}. Received: {shown(given)}.")
     devices: list[Device] = []
-    made: dict[tuple[str, str], Link] = {}
+    made: list[Link] = []
     for number, row in enumerate(device):
         with errors.collected(faults, f"device[{number}]: "):
             devices.append(Device.of(**row))
@@ -241,18 +241,15 @@ def cluster_file(
         everywhere = default_link(**usual)
     for number, row in enumerate(links):
         with errors.collected(faults, f"links[{number}]: "):
-            its = {(one.source, one.target): one for one in link_table(**usual | row)}
-            if twice := sorted(made.keys() & its):
-                a, b = twice[0]
-                raise DeviceError(f"the link of {a} and {b} is there already.")
-            made |= its
+            made += link_table(**usual | row)
     faults += (f"hosts: {n} and {n}:0 are the same" for n in hosts if f"{n}:0" in hosts)
     if faults:
         raise DeviceError("invalid cluster.", faults)
-    made.setdefault(("*", "*"), everywhere)
+    if ("*", "*") not in ((one.source, one.target) for one in made):
+        made.append(everywhere)
     named = {n if ":" in n else f"{n}:0": one for n, one in hosts.items()}
     found = tuple(Host(name, str(address)) for name, address in named.items())
-    return Cluster(tuple(devices), tuple(made.values()), found)
+    return Cluster(tuple(devices), tuple(made), found)
 
 
 @checked
@@ -269,11 +266,12 @@ def link_table(
     ends = [end if end == "*" else first_name(end) for end in two]
     if len(ends) != 2 or ends[0] == ends[1] != "*":
         raise DeviceError(f"between= must name two devices. Received: {between!r}.")
-    one = replace(default_link(bandwidth, latency), source=ends[0], target=ends[1])
+    link = default_link(bandwidth, latency)
     pause = None if gap is None else errors.parse_quantity(gap, "gap", "s")
     busy = errors.parse_quantity(overhead_per_byte, "overhead_per_byte", "s")
-    one = replace(one, gap_seconds=pause, overhead_per_byte=busy)
-    return (one,) if one_way else (one, replace(one, source=ends[1], target=ends[0]))
+    link = replace(link, gap_seconds=pause, overhead_per_byte=busy)
+    ways = dict.fromkeys([(*ends,), (*reversed(ends),)][: 2 - one_way])
+    return tuple(replace(link, source=a, target=b) for a, b in ways)
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:

@@ -45,8 +45,7 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         rows[box.id] = [*_box_rows(box, shown)]
         wide, tall = style.size_of(rows[box.id])
         wide += 32 if box.facts.kind == "merge" else 24  # browsers may have wider fonts
-        lid = box.facts.kind == "weights"
-        sizes[box.id] = wide, 1.6 * tall if lid else tall + 10
+        sizes[box.id] = wide, 1.6 * tall if box.facts.kind == "weights" else tall + 10
         lanes[box.lane].append(box.id)
     ends = [(x.source, x.target) for x in shown.links if not x.weights]
     placed, frames, hosts = _place_boxes(sizes, lanes, ends)

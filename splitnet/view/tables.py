@@ -272,4 +272,6 @@ def chart(timeline: Timeline, *, width: Width | None = None) -> str:
         used = percent(timeline.utilization[device])
         lines.append(f"{clean(device).ljust(longest)}  {''.join(lane)} {used:>5}")
     lines.append(" " * longest + "  0" + format_seconds(whole).rjust(size - 1))
-    return "\n".join([*lines, "F forward  B backward  U update  ~ transfer  . idle"])
+    seen = {task.phase for task in timeline.tasks}
+    signs = [f"{phase[0].upper()} {phase}" for phase in PHASES if phase in seen]
+    return "\n".join([*lines, "  ".join([*signs, "~ transfer", ". idle"])])

@@ -41,7 +41,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 def dot_of_steps(timelines: Mapping[str, Timeline]) -> str:
     """Set timelines of a machine below each other, under headings, on one scale."""
     chart = _Chart(list(timelines.values()))
-    chart.legend(any(timeline.copies for timeline in timelines.values()))
+    chart.legend([*timelines.values()])
     for heading, timeline in timelines.items():
         chart.step(heading, timeline)
     return str(chart.dot.source)
@@ -106,9 +106,11 @@ class _Chart:
         """Where a time lies, in points."""
         return _LEFT + _WIDE * (moment / self.seconds if self.seconds else 0.0)
 
-    def legend(self, copies: bool) -> None:
-        """The shades, in grey: the hues are the devices'."""
-        looks = [(phase, *_look(_GREY, phase), 10.0) for phase in PHASES]
+    def legend(self, timelines: Sequence[Timeline]) -> None:
+        """The shades of what is there, in grey: the hues are the devices'."""
+        copies = any(timeline.copies for timeline in timelines)
+        seen = {task.phase for timeline in timelines for task in timeline.tasks}
+        looks = [(one, *_look(_GREY, one), 10.0) for one in PHASES if one in seen]
         looks += [("waiting for other devices" if copies else "idle", _IDLE, "", 10.0)]
         if copies:
             looks += [("waiting for a copy", _WAIT, "", 10.0)]

@@ -68,7 +68,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
     ("words", "said"),
     [
         ("plan {plan} --memory 1GiB", "belong to --gpus or to a list"),
-        ("plan {plan} --gpus 2 --batch 64", "a graph has its own batch, 32. "),
+        ("plan {plan} --gpus 2 --batch 64", "64 was asked for; the graph has batch=32"),
         ("plan {plan} --pin as_built", "has no variables; leave --pin as_built out"),
         ("plan {plan} --cluster gpu --stand-ins 2", "give one of"),
         ("plan {plan} --cluster none.toml", "cannot load the cluster file"),

@@ -78,7 +78,7 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (as_box, f'{GPU}preset = "A1"', "no preset 'A1'"),
         (as_box, f"{GPU}[[links]]\nbetween = 3", r"links\[0\]: between= must"),
         (as_box, f'{GPU}[[links]]\nbetween = ["gpu:0", "gpu:0"]', "two devices"),
-        (as_box, f"{TO_ALL}{TO_ALL}{GPU}", r"links\[1\]: .* is there already"),
+        (as_box, f"{TO_ALL}{TO_ALL}{GPU}", r"link '\* -> gpu:0' is repeated"),
         (as_box, f'{GPU}target = "gpu"', "TensorFlow has no device 'gpu'"),
         (as_box, '[hosts]\nclient = "a:1"\n"client:0" = "b:1"', "client and client:0"),
         (load_costs, costs(splitnet_costs=1), "version 2, .*: must be 2. Received: 1"),

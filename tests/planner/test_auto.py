@@ -173,6 +173,7 @@ PINNED = sn.score(chain(1), sn.Cluster.of("gpu", "cpu"), {"c0": "gpu", "x": "cpu
 chosen, simulated = partial(auto, chain(4)), partial(sn.simulate, PINNED)
 predicted = partial(sn.simulate, replace(PINNED, training=False))
 compared = partial(sn.compare_strategies, PINNED)
+trained = partial(auto, replace(chain(1), training=True))
 
 
 @pytest.mark.parametrize(
@@ -189,6 +190,7 @@ compared = partial(sn.compare_strategies, PINNED)
         (predicted, {"recompute": True}, "are for training; the plan is of inference"),
         (simulated, {"microbatches": 33, "schedule": "zb"}, "schedule= must be one"),
         (compared, {"towers": 1}, "takes nothing else"),
+        (trained, {"training": False}, "the graph has training=True. Ask for that"),
     ],
 )
 def test_what_cannot_be_fixed_is_refused(verb, options, words):

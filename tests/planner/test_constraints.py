@@ -190,10 +190,9 @@ def test_a_placement_that_breaks_constraints_is_told():
     graph = altered(two_towers(), "parts", "tell", near=("see",))
     graph = altered(graph, "parts", "join", apart=("see",))
     graph = altered(graph, "calls", "tell", cpu_only=True)
-    box = Cluster.of("2*gpu", "cpu", memory="10 MiB")
     there = {"see": "gpu:0", "tell": "gpu:1", "join": "gpu:0", "head": "gpu:0"}
 
-    lines = violations(score(graph, box, there))
+    lines = violations(score(graph, Cluster.of("2*gpu", "cpu", memory="10 MiB"), there))
 
     assert len(lines) == 4
     for said in (

@@ -92,9 +92,8 @@ def test_functions_that_share_weights_are_bound_and_others_stay_apart():
     calls = [call(n, weights=("w",) if n in ("x", "c3") else ()) for n in names]
     graph = graph_of("g", calls, list(pairwise(names)))
     graph = altered(graph, "parts", "c1", apart=("c0",))
-    graph = altered(graph, "parts", "c4", near=("c1",))
     on = dict.fromkeys(names, "gpu:0") | dict.fromkeys(("c1", "c4"), "gpu:1")
-    parted, _ = as_run(graph, on)
+    parted, _ = as_run(altered(graph, "parts", "c4", near=("c1",)), on)
 
     assert parted.part["c4"].near == ("c1",)
     assert parted.part[parted.call["c3"].part].near == (parted.call["x"].part,)

@@ -87,8 +87,7 @@ def test_every_task_runs_once_after_all_that_it_depends_on(seed):
     for copy in run.copies:
         assert copy.stop - copy.start >= link.seconds(copy.bytes) * (1 - 1e-9)
         assert copy.source != copy.target
-        ends = copy.source, copy.target
-        spans.setdefault(ends, []).append((copy.start, copy.stop))
+        spans.setdefault((copy.source, copy.target), []).append((copy.start, copy.stop))
     for its in map(sorted, spans.values()):
         assert all(one[1] <= two[0] for one, two in pairwise(its))
 

@@ -15,8 +15,7 @@ profiler = tf.profiler.experimental
 def blocks(count):
     x = entry = keras.Input((32, 128))
     for _ in range(count):
-        mixed = layers.Attention()([x, x])
-        x = layers.LayerNormalization()(layers.Add()([x, mixed]))
+        x = layers.LayerNormalization()(layers.Add()([x, layers.Attention()([x, x])]))
         x = layers.Add()([x, layers.Dense(128)(layers.Dense(512, "gelu")(x))])
     return keras.Model(entry, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
 

@@ -47,6 +47,7 @@ def test_read_names_every_call_and_leaves_a_keras_model_alone():
     assert [len(layer._inbound_nodes) for layer in model.layers] == nodes
     assert_near(model.get_weights(), before)
     assert sn.read(graph) is graph
+    assert (graph.training, sn.read(model, training=False).training) == (True, False)
 
 
 def test_bodies_take_inputs_spread_listed_or_by_name():

@@ -9,7 +9,7 @@ import splitnet as sn
 from splitnet.core.audit import Audit, Finding, Row
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError
-from splitnet.core.timeline import Timeline
+from splitnet.core.timeline import Task, Timeline
 from splitnet.view.facts import objective_text
 from splitnet.view.tables import Grid, chart, grid_text, table
 from tests.view import plans
@@ -80,6 +80,8 @@ def test_table_marks_a_device_that_holds_too_much():
 def test_text_of_nothing_in_no_width_or_with_markup():
     """No division by zero, no traceback; brackets in names are no styles."""
     assert chart(Timeline((), (), ("gpu:0",), {})) == "Nothing runs."
+    alone = Timeline((Task("a", "gpu:0", "forward", 0.0, 1.0),), (), ("gpu:0",), {})
+    assert chart(alone).endswith("\nF forward  ~ transfer  . idle")
     with pytest.raises(SplitnetError, match="width= must be int >= 1 and <= 10000"):
         sn.chart(plans.one().timeline, width=0)
     assert "[bold]x[/bold]" in grid_text(Grid([{"a": "[bold]x[/bold]"}]), width=60)

@@ -57,12 +57,12 @@ def test_bars_are_to_scale_and_phases_apart():
     back, change = task("a", 1, 3, phase="backward"), task("a", 3, 4, phase="update")
     shown = step(A, back, change, task("b", 1, 2, 1))
     forward, backward, update = shown.tipped("of a on")
-    (late,) = shown.tipped("of b on")
     light = [int(one.fill[1:3], 16) for one in (update, forward, backward)]
     assert [one.outline for one in (update, forward, backward)] == [False, False, True]
     assert light == sorted(light)
     assert backward.wide == pytest.approx(2 * forward.wide, rel=0.02)
-    assert late.x == pytest.approx(forward.right, abs=1)
+    assert shown.tipped("of b on")[0].x == pytest.approx(forward.right, abs=1)
+    assert {"forward", "backward"} & {*step(A).texts} == {"forward"}
 
 
 def test_each_link_has_a_lane_with_its_bytes():

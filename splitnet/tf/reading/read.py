@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import keras
@@ -91,7 +92,7 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
     towers = blueprint.towers
     counts = {n for one in towers.values() for n in batch_shares(batch, one.count)}
     smaller = {n: priced(n) for n in sorted({max(1, n) for n in counts})}
-    return expand(priced(batch), smaller, towers)
+    return replace(expand(priced(batch), smaller, towers), training=training)
 
 
 def needed_gradients(sites: Sequence[Site]) -> list[list[bool]]:

@@ -300,9 +300,7 @@ class NetTrace:
                 self.part_of[id(node)] = tower_part(self._branch.name, number)
             return joined
         if isinstance(body, list | tuple) and body:
-            for one in body:
-                inputs = self._apply(one, inputs)
-            return inputs
+            return functools.reduce(lambda x, one: self._apply(one, x), body, inputs)
         if isinstance(body, keras.Operation):
             return _call(functools.partial(self._run, body), inputs, body.call)
         if inspect.isclass(body) or not callable(body):

@@ -17,13 +17,12 @@ OWN = ("_asdict", "_replace", "_exit", "_getframe", "_fields")
 
 def private_names(tree):
     """Private attributes of others, and imports of private modules."""
-    own = [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    known = [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)] + [*OWN]
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             owner = node.value.id if isinstance(node.value, ast.Name) else ""
             private = node.attr.startswith("_") and not node.attr.startswith("__")
-            known = node.attr in (*OWN, *own) or owner in ("self", "cls")
-            if private and not known:
+            if private and owner not in ("self", "cls") and node.attr not in known:
                 yield ast.unparse(node)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [getattr(node, "module", None), *(one.name for one in node.names)]
