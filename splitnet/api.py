@@ -97,7 +97,7 @@ def compare_strategies(
 ) -> StrategyComparison:
     """Compare one device, branches, towers and pipelines: a row for each.
 
-    A plan is compared, alone, with what was looked at when it was made. For another
+    A `Plan` is given without other arguments; nothing is searched again. For another
     source, with arguments as in `plan`, strategies are searched as by strategy="auto".
     """
     if isinstance(source, Plan):

@@ -64,9 +64,9 @@ def emit(
         microbatches: how many micro-batches each training batch is cut into, so that
             parts in a chain work at the same time; see `docs/parallelism.md`.
         schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight.
-        recompute: whether training keeps only what goes from device to device and
-            computes the rest again: True, False, or "auto" for devices whose memory the
-            plan overfills. What is None is as the plan says.
+        recompute: whether training keeps only the inputs of each function and computes
+            the rest again: True, False, or "auto" for devices whose memory the plan
+            overfills. What is None is as the plan says.
         xla: whether each device's share of the calls is compiled with XLA. None does
             what Keras does with a plain model: compile for GPUs, if all layers allow.
         copy: False to use the layers of the source instead of copies. They are moved

@@ -55,8 +55,8 @@ def draw(
 
     Args:
         thing: a plan gives its placement diagram; an audit the same, with what ran
-            elsewhere marked; a timeline, such as `plan.timeline`, a chart of the step
-            with a lane per device and per link.
+            elsewhere marked; a timeline, such as `plan.timeline`, a chart with a lane
+            per device that works, and one for each of up to twelve links.
         path: the file; ".svg", ".png", ".pdf" or ".dot".
         other: beside a plan an earlier plan, and what moved since is marked; beside a
             timeline another, such as the measured one, drawn below on the same scale.
