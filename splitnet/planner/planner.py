@@ -80,7 +80,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
     Parts are where they request first; where that is full, anywhere on their lists.
     """
     began, limit, way = monotonic(), options.time_limit, options.contiguity or "free"
-    if options.regroup and options.objective != "latency" and not options.contiguity:
+    if options.regroup and options.objective == "throughput" and not options.contiguity:
         with suppress(NothingFitsError):  # as where pins ask for a return
             return search(graph, cluster, replace(options, contiguity="convex"))
     evaluator = Evaluator.of(graph, cluster, options)

@@ -35,13 +35,6 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
 
     Weights, the bytes of reading them, and what a call charges by itself stay. Known
     seconds scale too, which flatters small batches.
-
-    >>> from splitnet.core.graph import Part, Weights
-    >>> size = {"output_bytes": 32, "moved_bytes": 132.0, "weights": ("w",)}
-    >>> of = {"weights": (Weights("w", 100),), "parts": (Part("a"),)}
-    >>> made = scaled_graph(Graph("g", 4, (Call("a", "a", "Dense", **size),), **of), 6)
-    >>> made.calls[0].output_bytes, made.calls[0].moved_bytes
-    (48, 148.0)
     """
     if batch == graph.batch:
         return graph

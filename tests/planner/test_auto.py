@@ -169,6 +169,12 @@ def test_towers_that_are_fixed_are_there_with_large_weights_and_for_one_sample()
         assert kind(auto(graph, towers=2)) == "towers"
 
 
+def test_bytes_of_outputs_scale_with_the_batch_and_not_those_of_weights():
+    one = call("a", out=32, weights=("w",), moved_bytes=132.0)
+    made = scaled_graph(graph_of("g", [one], [], weight_bytes=100, batch=4), 6)
+    assert (made.calls[0].output_bytes, made.calls[0].moved_bytes) == (48, 148.0)
+
+
 PINNED = sn.score(chain(1), sn.Cluster.of("gpu", "cpu"), {"c0": "gpu", "x": "cpu"})
 chosen, simulated = partial(auto, chain(4)), partial(sn.simulate, PINNED)
 predicted = partial(sn.simulate, replace(PINNED, training=False))
@@ -213,21 +219,33 @@ def test_what_is_fixed_and_fits_nowhere_says_so():
     words = "no strategy with towers=2 fits; plan(source, cluster) does"
     with pytest.raises(sn.InfeasibleError, match=re.escape(words)):
         auto(chain(4), TIGHT, towers=2)
+    with pytest.raises(sn.InfeasibleError, match="fits, nor one without that"):
+        auto(chain(4), sn.Cluster.of("2*gpu", memory="5 MiB"), towers=2)
     how = {"strategy": "auto", "towers": 2, "pins": {"*": "gpu:1"}, "effort": 3000}
     for verb in (sn.plan, sn.compare_strategies):
         with pytest.raises(sn.InfeasibleError, match="where parts ask for devices or"):
             verb(chain(4), BOX, **how)
 
 
+def test_what_is_fixed_is_not_faster_than_what_is_chosen():
+    """Where memory lacks, parts move into the room that micro-batches leave."""
+    gpus = zip(("gpu:0", "gpu:1", "gpu:2"), (10, 17, 15), (8, 16, 16))
+    devices = [sn.Device.of(n, memory=m * MIB, speed=f * 1e12) for n, m, f in gpus]
+    box = sn.Cluster((*devices, sn.Device.of("cpu", memory="58 MiB")))
+    fixed = auto(random_dag(5, 10), box, microbatches=8, schedule="1f1b", towers=1)
+
+    assert auto(random_dag(5, 10), box).seconds <= 1.02 * fixed.seconds
+
+
 @pytest.mark.parametrize("graph", [HEAVY, wide(2), random_dag(1, 12), random_dag(16)])
-def test_what_a_row_says_to_type_gives_that_row(graph):
+def test_what_a_row_says_to_type_gives_that_row_or_a_faster_one(graph):
     plan = partial(sn.plan, effort=3000)
     found = sn.compare_strategies(graph, BOX, effort=3000)
 
     assert len(found.all) >= 3
     for row in found.all:
         made = eval(row.how, {"plan": plan, "source": graph, "cluster": BOX})
-        assert made.seconds == pytest.approx(row.seconds, rel=0.03), row.how
+        assert made.seconds <= 1.03 * row.seconds, row.how
 
 
 def test_the_largest_batch_of_a_plan_counts_how_it_runs():

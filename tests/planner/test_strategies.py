@@ -27,11 +27,7 @@ def two_stages():
 
 
 def test_the_fastest_of_a_heavy_chain_is_named():
-    """A chain gains nothing from its own plan; towers and a pipeline do.
-
-    The verdict names what is faster and how to get it, in the figures of the rows: each
-    with its step, bytes, fullest device, and what to type. Inference compares nothing.
-    """
+    """A chain gains nothing from its own plan; towers and a pipeline do."""
     plan = two_stages()
     found, said = compare_plan(plan), str(plan.verdict)
 
@@ -61,11 +57,7 @@ def test_a_step_of_views_takes_no_time_on_any_device():
 
 
 def test_a_chain_on_one_device_is_cut_into_stages():
-    """A pipeline needs stages; where the plan has none, they are of equal work.
-
-    One call makes no pipeline. CPUs are used where there are no GPUs: the devices
-    beside the first are equals.
-    """
+    """A pipeline needs stages; where the plan has none, they are of equal work."""
     found = compare_plan(find_plan(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"}))
     single = compare_plan(find_plan(chain(1), Cluster.of("gpu", "cpu")))
     pins = {"c[01]": "cpu:1", "c[23]": "cpu:2"}
@@ -106,10 +98,7 @@ def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():
 
 
 def test_a_plan_that_runs_another_way_is_simulated_so():
-    """Timeline, memory and value are those of the execution; no bound is known.
-
-    Recomputing on one device changes that device alone.
-    """
+    """Timeline, memory and value are those of the execution; no bound is known."""
     plan, how = two_stages(), Execution(4, "1f1b", ("gpu:0",))
     piped = executed(plan, how)
 
@@ -161,10 +150,7 @@ def test_towers_share_each_piece_of_a_batch_anew(count, samples):
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_pipeline_never_beats_the_ideal_and_comes_near_it(schedule):
-    """M micro-batches in S stages take (M + S - 1) / (M * S) of the work, at least.
-
-    All four parts run forward and backward for each of them, and update once.
-    """
+    """M micro-batches in S stages take (M + S - 1) / (M * S) of the work, at least."""
     plan = two_stages()
 
     for count in (2, 4, 8, 16):

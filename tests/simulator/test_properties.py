@@ -57,10 +57,7 @@ def step_and_devices(seed):
 @every
 @given(seeds)
 def test_every_task_runs_once_after_all_that_it_depends_on(seed):
-    """Readers start after their inputs, backward tasks after gradients and forward.
-
-    Tasks of one device follow one another, and so do copies of one direction.
-    """
+    """Readers start after their inputs, backward tasks after gradients and forward."""
     step, device = step_and_devices(seed)
     run, n = run_step(step, device), step.count
     arrived = {(c.item, c.target): c.stop for c in run.copies if not c.is_gradient}

@@ -223,6 +223,14 @@ def test_a_refusal_names_the_slices_that_fit(cluster):
         sn.plan(net, small(cluster, net), batch=BATCH, time_limit=0.1)
 
 
+def test_layers_of_a_branch_that_fits_nowhere_are_cut():
+    net = sn.Net("net")
+    body = [layers.Dense(2048, name=name) for name in "ab"]
+    net.output(net.branch("wide", net.input("x", (1024,)), body))
+    box = sn.Cluster.of("4*gpu", "cpu", memory="48 MiB", cpu_memory="40 MiB")
+    assert planned(net, box, batch=32).verdict.strategies.chosen == "split"
+
+
 @keras.saving.register_keras_serializable("test_auto")
 class Counting(layers.Layer):
     """Counts its calls in a variable."""

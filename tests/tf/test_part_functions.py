@@ -77,10 +77,7 @@ def test_two_calls_of_one_layer_with_state_do_not_wait(cluster):
 
 
 def test_gradients_run_where_the_forward_call_ran(cluster):
-    """Also of parts without weights, with an unknown batch and integer inputs.
-
-    They are where their weights are, so that none is copied for the update.
-    """
+    """Also of parts without weights, with an unknown batch and integer inputs."""
     ids = keras.Input((3,), dtype="int32", name="ids")
     flat = layers.Flatten(name="flat")(layers.Embedding(7, 4, name="rows")(ids))
     twice = layers.Add(name="twice")([flat, flat])

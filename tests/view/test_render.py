@@ -74,10 +74,7 @@ def test_draw_shows_every_nasty_name_as_text(tmp_path):
 
 
 def test_render_dot_reports_what_went_wrong(monkeypatch):
-    """Text that is no DOT; a child that hangs is stopped; a layout that fails.
-
-    A graph on which Graphviz fails is drawn more simply, with straight lines.
-    """
+    """Text that is no DOT; a child that hangs is stopped; a layout that fails."""
     real, said = subprocess.run, r"could not make .*Invalid.*; temporary files are in "
     with pytest.raises(SplitnetError, match=said):
         render.render_dot("this is no graph", "svg")

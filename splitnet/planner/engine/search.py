@@ -8,15 +8,9 @@ improve     one or two of the best assignments, or a new one: groups are merged 
             expensive edges, the clusters annealed, and refined while they are taken
             apart again
 
-What is merged keeps to the assignment that a turn begins with. The units of a step are
-merged with their groups, so that a coarse assignment is evaluated faster.
-
 What devices hold at their peaks is estimated with the makespan, else as sums of bytes.
 What the simulator finds above that lowers the capacity with which the search goes on;
 while nothing fits, bytes are minimised instead, as for the objective "memory".
-
-A turn depends on the steps that were spent, not on those that are left. So a longer
-search goes on where a shorter one ends, and its answer is never worse.
 """
 
 from bisect import insort

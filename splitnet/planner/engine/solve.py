@@ -1,9 +1,4 @@
-"""Solve a placement problem: by branch and bound if it is small, else by annealing.
-
-latency      makespan of one step
-throughput   load of the busiest device (maximum load)
-memory       bytes of the fullest device at its peak
-"""
+"""Solve a placement problem: by branch and bound if it is small, else by annealing."""
 
 import logging
 from collections.abc import Callable, Iterable

@@ -4,17 +4,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from math import ceil
 from typing import Any
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Device
 from splitnet.core.costs import slots_of
 from splitnet.core.errors import DeclarationError, InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import FIXED, Plan, PlanOptions, StrategyComparison
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.constraints import with_pins
 from splitnet.planner.evaluate import Evaluator, Found, Placed
 from splitnet.planner.planner import NothingFitsError, plan_of, search
 from splitnet.planner.strategies import space
@@ -23,7 +23,6 @@ from splitnet.planner.strategies.space import Limits
 from splitnet.simulator.units import scaled_graph
 
 _FREE: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
-"""Options that fix nothing of a strategy."""
 _SHORT = 0.2  # of the limits, added to them for each search of micro-batches
 _TRIAL_SECONDS = 20.0  # or the time limit: how long others are tried once one fits
 
@@ -41,9 +40,10 @@ def plan_strategy(
     refused, others = made[0].refused, ["plan(source, cluster)"]
     if refused and fixed:
         others = _remedies(graph, cluster, replace(options, **_FREE), limits)
-    if refused and not (fixed and others):
-        raise refused.explained()
     said = ", ".join(f"{name}={value!r}" for name, value in fixed.items())
+    if refused and not (fixed and others):
+        head = f"no strategy with {said} fits, nor one without that: " * bool(fixed)
+        raise InfeasibleError(f"{head}{refused.explained()}")
     if found:
         raise InfeasibleError(f"no strategy with {said} fits; {others[0]} does.")
     why = "" if made[0].may_copy else " where parts ask for devices or must be apart"
@@ -117,14 +117,14 @@ def choices(
 ) -> "list[Choice]":
     """What was tried of the whole model, and with layers in slices.
 
-    Layers are cut only where a worker has no room for them, into more slices as long as
-    that gains. The first choice is that of the whole model, if it is not fixed.
+    Layers are cut only of groups that no worker has room for, into more slices as long
+    as there is time. The first choice is that of the whole model, if it is not fixed.
     """
     workers = space.workers_of(cluster)  # for slices, those with the most memory first
     workers.sort(key=lambda name: -cluster[name].memory_bytes)
     made = list[Choice]()
 
-    def tried(split: Mapping[str, int]) -> Candidate | None:
+    def tried(split: Mapping[str, int]) -> None:
         for name, count in split.items():
             if not 2 <= count <= len(workers):
                 most = f"at least 2 and at most the devices for them, {len(workers)}"
@@ -135,41 +135,48 @@ def choices(
             known = replace(options, strategy="auto", split=split)
             cut = limits.sliced({name: workers[:n] for name, n in split.items()})
         made.append(Choice(cut, cluster, known, limits.obstacles, searched=searched))
-        return choose(made[-1].found)
 
     if options.split and limits.sliced is None:
         fault = f"split={dict(options.split)}: a Graph has no layers to cut."
         hint = "Give the net or the Keras model that it was read from."
         raise DeclarationError(f"{fault} {hint}")
-    best = tried(options.split or {})
+    tried(options.split or {})
     if options.split is not None or limits.sliced is None or not workers:
         return made
     until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
-    held = _held(graph, options)
-    large = [n for n, size in held.items() if size > cluster[workers[0]].memory_bytes]
-    for count in space.device_counts(len(workers)):
-        names = [name for name in large if not limits.obstacle(name, count)]
-        least = cluster[workers[count - 1]].memory_bytes
-        if not names or sum(held[name] for name in names) > count * least:
-            continue
-        own = tried(dict.fromkeys(names, count))
-        if own is not None:
-            before, best = best, choose([own, *([best] if best else [])])
-            if best is before or time.monotonic() > until:
+    full = [*_overfull(made[0], cluster[workers[0]])]
+    # A slice may have to share a device with the rest of its group.
+    for count, shares in product(space.device_counts(len(workers)), (False, True)):
+        split, need = dict[str, int](), 0
+        for layers, lacking in full:
+            may = [n for n in layers if not limits.obstacle(n, count)]
+            for name in sorted(may, key=layers.__getitem__, reverse=True):
+                if lacking > 0:
+                    split[name], need = count, need + layers[name]
+                    lacking -= layers[name] * (1 - shares / count)
+        room = count * cluster[workers[count - 1]].memory_bytes
+        if split and need <= room and split not in [one.options.split for one in made]:
+            tried(split)
+            fits = any(one.fits for choice in made for one in choice.found)
+            if fits and time.monotonic() > until:
                 break
     return made
 
 
-def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
-    """Bytes of weights, gradients and slots of each layer that asks for no device."""
-    graph = with_pins(graph, options.pins)
-    times = 2 + slots_of(options.optimizer) if options.training else 1
+def _overfull(one: "Choice", device: Device) -> Iterator[tuple[dict[str, int], float]]:
+    """Layers of each group that has no room alone, with their bytes; what it lacks."""
+    evaluator, home = one.evaluator, one.evaluator.cluster.home.name
+    graph, room, name = evaluator.graph, device.memory_bytes, device.name
+    times = 2 + slots_of(evaluator.optimizer) if evaluator.training else 1
     size = {w.name: w.bytes * (times if w.trainable else 1) for w in graph.weights}
-    return {
-        call.layer: sum(size[name] for name in call.weights)
-        for call in graph.calls
-        if call.layer and call.weights and graph.part[call.part].on == ("auto",)
-    }
+    for group in one.groups:
+        if 2 * evaluator.need(group.parts).total > room:
+            at = dict.fromkeys(graph.part, home) | dict.fromkeys(group.parts, name)
+            lacking = evaluator.evaluate(at).memory[name].total - room
+            free = {part for part in group.parts if graph.part[part].on == ("auto",)}
+            calls = [call for call in graph.calls if call.part in free and call.layer]
+            own = {call.layer: [size[w] for w in call.weights] for call in calls}
+            yield {layer: sum(held) for layer, held in own.items() if held}, lacking
 
 
 class Choice(Trial):

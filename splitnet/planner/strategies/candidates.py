@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, product, repeat
+from itertools import chain, cycle, islice, product, repeat
 from math import inf
 
 from splitnet.core.errors import DeclarationError
+from splitnet.core.graph import grouped
 from splitnet.core.plan import Plan, PlanOptions, Strategy, StrategyComparison
 from splitnet.core.replication import collapse, split_layers
 from splitnet.core.timeline import SCHEDULES, Execution
@@ -29,7 +30,7 @@ _FIRST_COUNT = 8  # of stages; then more, or fewer, as long as that is better
 _AS_GOOD = 0.02  # of the step: so much slower a simpler strategy may be
 # How much slower than the fastest one a strategy may be that is improved, what a move
 # must gain, how many parts of micro-batches are simulated for that, of how many.
-_MAY_WIN, _LEAST_GAIN, _MOST_PLAYS, _CLIMBS = 1.25, 1e-3, 20_000, 2
+_MAY_WIN, _LEAST_GAIN, _MOST_PLAYS, _CLIMBS = 2.0, 1e-3, 20_000, 3
 _HOST_SECONDS = 1e-3  # between two steps of Keras' fit: shorter ones do not differ
 # Kinds of strategies, the simplest first.
 _KINDS = ("one device", "plan", "placement", "split", "towers", "pipeline")
@@ -240,14 +241,23 @@ class Trial:
         Hill climbing, for micro-batches and recomputation: searches place what runs at
         once. What runs as one function is moved as a whole.
         """
+        alone = [c for c in self.found if c.fits and c.towers == 1]
+        more = [n for n in self.counts if n > 1]
+        if alone and more:  # moved parts need the room that micro-batches leave
+            best = min(alone, key=lambda c: c.seconds)
+            count = min(more, key=lambda n: abs(n - _FIRST_COUNT))
+            how = Execution(count, self.options.schedule or "1f1b")
+            self._fitted((best.evaluator, best.device_of), how)
         fitting = sorted((c for c in self.found if c.fits), key=lambda c: c.seconds)
         whole = (c for c in fitting if c.towers == 1 and c.execution != Execution())
         near = [c for c in whole if c.seconds <= _MAY_WIN * fitting[0].seconds]
-        each = {(c.evaluator.graph.parts, *c.device_of.values()): c for c in near[::-1]}
+        its = grouped(near, lambda c: (c.evaluator.graph.parts, *c.device_of.values()))
+        # Of a placement the fastest first, then what leaves most room to move parts.
+        by = ([i[0], *sorted(i, key=lambda c: c.row.peak_bytes)] for i in its.values())
         graph, plays = self.evaluator.graph, 0
         devices = [device.name for device in self.evaluator.cluster.free_devices]
         first = [graph.calls_of[group.parts[0]][0].name for group in self.groups]
-        for best in sorted(each.values(), key=lambda c: c.seconds)[:_CLIMBS]:
+        for best in dict.fromkeys(chain.from_iterable(islice(by, _CLIMBS))):
             runs, idle = best.evaluator.graph, 0
             moves = [*product(runs.calls_of.values(), devices)]
             at = {call.name: best.device_of[call.part] for call in runs.calls}
