@@ -157,8 +157,7 @@ def choices(
         room = count * cluster[workers[count - 1]].memory_bytes
         if split and need <= room and split not in [one.options.split for one in made]:
             tried(split)
-            fits = any(one.fits for choice in made for one in choice.found)
-            if fits and time.monotonic() > until:
+            if time.monotonic() > until and any(o.fits for c in made for o in c.found):
                 break
     return made
 

@@ -30,7 +30,7 @@ _FIRST_COUNT = 8  # of stages; then more, or fewer, as long as that is better
 _AS_GOOD = 0.02  # of the step: so much slower a simpler strategy may be
 # How much slower than the fastest one a strategy may be that is improved, what a move
 # must gain, how many parts of micro-batches are simulated for that, of how many.
-_MAY_WIN, _LEAST_GAIN, _MOST_PLAYS, _CLIMBS = 2.0, 1e-3, 20_000, 3
+_MAY_WIN, _LEAST_GAIN, _MOST_PLAYS, _CLIMBS = 1.25, 1e-3, 20_000, 2
 _HOST_SECONDS = 1e-3  # between two steps of Keras' fit: shorter ones do not differ
 # Kinds of strategies, the simplest first.
 _KINDS = ("one device", "plan", "placement", "split", "towers", "pipeline")
@@ -243,7 +243,8 @@ class Trial:
         """
         alone = [c for c in self.found if c.fits and c.towers == 1]
         more = [n for n in self.counts if n > 1]
-        if alone and more:  # moved parts need the room that micro-batches leave
+        tight = not all(c.fits for c in self.found)
+        if tight and alone and more:  # parts move into room that micro-batches leave
             best = min(alone, key=lambda c: c.seconds)
             count = min(more, key=lambda n: abs(n - _FIRST_COUNT))
             how = Execution(count, self.options.schedule or "1f1b")
@@ -252,8 +253,9 @@ class Trial:
         whole = (c for c in fitting if c.towers == 1 and c.execution != Execution())
         near = [c for c in whole if c.seconds <= _MAY_WIN * fitting[0].seconds]
         its = grouped(near, lambda c: (c.evaluator.graph.parts, *c.device_of.values()))
-        # Of a placement the fastest first, then what leaves most room to move parts.
-        by = ([i[0], *sorted(i, key=lambda c: c.row.peak_bytes)] for i in its.values())
+        # Of a placement the fastest, and where memory lacks what leaves most room next.
+        rest = (sorted(i * tight, key=lambda c: c.row.peak_bytes) for i in its.values())
+        by = ([i[0], *others] for i, others in zip(its.values(), rest))
         graph, plays = self.evaluator.graph, 0
         devices = [device.name for device in self.evaluator.cluster.free_devices]
         first = [graph.calls_of[group.parts[0]][0].name for group in self.groups]
