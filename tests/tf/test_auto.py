@@ -246,6 +246,11 @@ class Counting(layers.Layer):
 ANY = {"microbatches", "towers"}
 
 
+def mixing():
+    x = keras.Input((6,))
+    return keras.Model(x, x * keras.ops.mean(x))
+
+
 def still():
     norm, dense = layers.BatchNormalization(trainable=False), layers.Dense(2)
     return stack(keras.Sequential([norm, layers.SpectralNormalization(dense)]))
@@ -260,6 +265,7 @@ def still():
         (still, {"microbatches"}, "divides its kernel"),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
         (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), ANY, "batch"),
+        (mixing, ANY, "makes one tensor of all samples"),
     ],
 )
 def test_what_cannot_be_divided_exactly_is_named(make, which, words):

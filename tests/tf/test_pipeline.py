@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from tensorflow.python.eager import context
 
 import splitnet as sn
 from splitnet.core.timeline import Execution
@@ -118,6 +119,42 @@ class Own(keras.Model):
     def train_step(self, data):
         return super().train_step(data)
 
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+@keras.saving.register_keras_serializable("test_pipeline")
+class Drawing(layers.Layer):
+    """Drops what it draws to, with TensorFlow's own numbers."""
+
+    def build(self, shape):
+        self.w = self.add_weight(shape=shape[1:], initializer="ones")
+
+    def call(self, x):
+        return x * tf.cast(tf.random.uniform(tf.shape(x)) > 0.5, x.dtype) * self.w
+
+
+def test_recomputation_draws_nothing_anew(cluster, monkeypatch):
+    """The loss is linear in weights of ones: their gradients add up to it."""
+    monkeypatch.setattr(context.context(), "_seed", None)  # else all draw the same
+    last = layers.Dense(1, kernel_initializer="ones", trainable=False, name="sum")
+    plain = stack(Drawing(name="drop"), last, shape=(64,))
+    pins = {"drop": "gpu:0", "sum": "gpu:1"}
+    plan = sn.plan(plain, cluster, batch=8, pins=pins, effort=1)
+    model = sn.emit(plain, plan, recompute=True)
+
+    @tf.function
+    def step():
+        with sn.placement_scope(model):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(tf.ones((8, 64)), training=True))
+            found = tape.gradient(loss, model.get_layer("drop").w)
+        return loss, tf.reduce_sum(found)
+
+    for _ in range(3):
+        loss, of_weights = step()
+        assert float(loss) == float(of_weights)
+
 
 def test_models_that_cannot_be_cut_are_refused(cluster):
     """A state of a whole batch, a sparse input, an own step, a loss that is no mean."""
@@ -126,12 +163,18 @@ def test_models_that_cannot_be_cut_are_refused(cluster):
     for words, model in (
         ("'kept' keeps a state", stack(kept, batch_shape=(8, 5, 3))),
         ("'few' is a sparse tensor", stack(layers.Dense(2), **few)),
-        ("has a train_step of its own", Own(x, layers.Dense(2)(x))),
+        ("train_step of its own\n.* compute_loss of its", Own(x, layers.Dense(2)(x))),
+        ("has no axis of samples", stack(layers.Lambda(tf.reduce_mean))),
     ):
         with pytest.raises(sn.DeclarationError, match=words):
             sn.emit(model, sn.plan(model, cluster, batch=8, effort=1), microbatches=2)
 
-    with pytest.raises(sn.DeclarationError, match="reduction='sum'"):
-        emitted(cluster, microbatches=2).compile(
-            "sgd", keras.losses.MeanSquaredError(reduction="sum")
-        )
+    def summed(true, made):
+        return tf.reduce_sum((true - made) ** 2)
+
+    model = emitted(cluster, microbatches=2)
+    for loss in (keras.losses.MeanSquaredError(reduction="sum"), "dice", summed):
+        with pytest.raises(sn.DeclarationError, match="not the mean of its samples'"):
+            model.compile("sgd", loss)
+    for loss in (keras.losses.Dice(axis=(1,)), lambda *two: summed(*two) / len(two[0])):
+        model.compile("sgd", loss)

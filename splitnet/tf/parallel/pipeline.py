@@ -7,18 +7,20 @@ the mean over samples, so each counts by its share of the batch; gradients are s
 they come, on the device that made them. Metrics see the outputs of the whole batch.
 """
 
+import contextlib
 import functools
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import networkx as nx
+import numpy as np
 import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, listed, warn
 from splitnet.simulator.microbatch import Pipeline, runs_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.towers import Shards
+from splitnet.tf.parallel.towers import Shards, is_split
 from splitnet.tf.placement.device_function import device_of
 from splitnet.tf.placement.part_gradient import not_inlined
 from splitnet.tf.placement.placed import Placed, Shared
@@ -31,6 +33,7 @@ _Waits = tuple[int, list[_Unit], list[_Unit]]
 """A window in micro-batches, what ends a stage, and its first units with weights."""
 _SPECTRAL = keras.layers.SpectralNormalization
 _MEANS = ("sum_over_batch_size", "mean", "auto")
+_OF_BATCHES = ("dice", "tversky", "circle")  # losses of Keras that may be no such means
 
 
 def pipelined(model: Any, placed: Placed) -> None:
@@ -66,7 +69,13 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
             made = model(one_x, training=True)
             given = {"x": one_x, "y": one_y, "y_pred": made, "training": True}
             loss = keras_api.compute_loss(model, sample_weight=one_weights, **given)
-            scaled = loss = loss * tf.cast(share, loss.dtype)
+            part = tf.cast(share, loss.dtype)
+            loss *= part
+            for one in model.losses:
+                if one.shape.rank:  # a number for each sample, which Keras adds up
+                    added = tf.cast(tf.reduce_sum(one), loss.dtype)
+                    loss += (tf.sign(part) - part) * added
+            scaled = loss
             if model.optimizer is not None:
                 scaled = model.optimizer.scale_loss(loss)
         asked = (list(own.values()), list(shared.weights.values()))
@@ -226,8 +235,9 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     faults = [f"layer {o.name!r} keeps {why} of a whole batch" for o in stateful]
     ends = (*model.inputs, *model.outputs)
     faults += [f"{end.name!r} is a sparse tensor" for end in ends if is_sparse(end)]
-    if _has_own_step(model):
-        faults.append(f"{type(model).__qualname__} has a train_step of its own")
+    faults += [f"{end.name!r} has no axis of samples" for end in ends if not end.shape]
+    own = _own_steps(model)
+    faults += [f"{type(model).__qualname__} has a {name} of its own" for name in own]
     if faults:
         what = f"{head} model {model.name!r} cannot be cut; use microbatches=1."
         raise DeclarationError(listed(what, faults))
@@ -247,10 +257,11 @@ def check_losses(model: Any, placed: Placed) -> None:
     Normalizations may have been frozen or thawed since the model was made.
     """
     head = f"microbatches={placed.pipeline.microbatches}:"
-    for one in _sums(model):
+    for name in _sums(model):
         raise DeclarationError(
-            f"{head} loss {one.name!r} has reduction={one.reduction!r}. Micro-batches "
-            f"need a mean over samples, {_MEANS[0]!r}; use it, or microbatches=1."
+            f"{head} loss {name!r} of a batch is not the mean of its samples' losses, "
+            f"which micro-batches need; use such a loss, with reduction={_MEANS[0]!r}, "
+            "or microbatches=1."
         )
     spectral = (o for o in keras_api.sublayers(model) if isinstance(o, _SPECTRAL))
     if norms := [one.name for one in (*keras_api.norms_of(model), *spectral)]:
@@ -288,14 +299,35 @@ def warn_of_norms(model: Any, placed: Placed) -> None:
             warn(f"{into}, {why}. Freeze it again, and compile.")
 
 
-def _has_own_step(model: Any) -> bool:
-    return type(model).train_step is not keras.Model.train_step
+def _own_steps(model: Any) -> list[str]:
+    """What a class of the user's own does otherwise in a training step."""
+    names = ("train_step", "compute_loss")
+    return [n for n in names if getattr(type(model), n) is not getattr(keras.Model, n)]
 
 
-def _sums(model: Any) -> list[Any]:
-    """The losses of a compiled model that are no means over samples."""
-    losses = keras.tree.flatten(getattr(model, "loss", None))
-    return [one for one in losses if getattr(one, "reduction", _MEANS[0]) not in _MEANS]
+def _sums(model: Any) -> list[str]:
+    """The names of a compiled model's losses that are no means over samples."""
+    found = []
+    for one in filter(None, keras.tree.flatten(getattr(model, "loss", None))):
+        loss = keras.losses.get(one)
+        inner = getattr(loss, "fn", loss)
+        name = getattr(inner, "__name__", "")
+        tried = not keras_api.from_keras(inner) or name in _OF_BATCHES
+        means = getattr(loss, "reduction", _MEANS[0]) in _MEANS
+        if not means or tried and not all(_is_mean(loss, o) for o in model.outputs):
+            found.append(getattr(loss, "name", name))
+    return found
+
+
+def _is_mean(loss: Any, output: Any) -> bool:
+    """Whether a loss of two samples is the mean of each one's, as far as is known."""
+    size = (2, *(length or 3 for length in output.shape[1:]))
+    true, made = (tf.random.stateless_uniform(size, (0, seed)) for seed in range(2))
+    with contextlib.suppress(Exception):  # it may take other targets, of any kind
+        rows = (slice(2), slice(1), slice(1, 2))
+        both, *each = (np.mean(loss(true[i], made[i])) for i in rows)
+        return bool(np.isclose(both, np.mean(each), rtol=1e-3, equal_nan=True))
+    return True
 
 
 def obstacles_of(source: Any) -> dict[str, str]:
@@ -314,8 +346,11 @@ def obstacles_of(source: Any) -> dict[str, str]:
         if keras_api.mask_of(tensor) is not None:  # of an output
             note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
     for site in blueprint.sites:
-        if any(map(is_sparse, site.node.input_tensors)):
+        inputs, outputs = site.node.input_tensors, site.node.outputs
+        if any(map(is_sparse, inputs)):
             note(f"{site.call!r} reads a sparse tensor")
+        if any(map(is_split, inputs)) and not all(map(is_split, outputs)):
+            note(f"{site.call!r} makes one tensor of all samples")
         for layer in keras_api.sublayers(site.node.operation):
             if layer in keras_api.norms_of(layer):
                 note(f"{layer.name!r} would see each by itself", "microbatches")
@@ -327,8 +362,8 @@ def obstacles_of(source: Any) -> dict[str, str]:
                 "seed" not in variable.name for variable in keras_api.states_of(layer)
             ):
                 note(f"{layer.name!r} has a state that its calls may change")
-    if isinstance(source, keras.Model) and _has_own_step(source):
-        note("the model has a train_step of its own", "microbatches")
-    for loss in _sums(source):
-        note(f"loss {loss.name!r} is no mean over samples", "microbatches")
+    for name in _own_steps(source) if isinstance(source, keras.Model) else ():
+        note(f"the model has a {name} of its own", "microbatches")
+    for name in _sums(source):
+        note(f"loss {name!r} is no mean over samples", "microbatches")
     return found

@@ -121,7 +121,11 @@ class TowerRunner:
                 else:
                     states[-1][id(variable)] = variable, value
         for operation, of_towers in zip(trace.owners, zip(*losses)):
-            operation.add_loss(shards.mean(list(of_towers)))  # a mean over samples
+            its = list(of_towers)  # means over samples
+            if its[0].shape.rank:  # or a number for each, which Keras adds up
+                shares = [tf.cast(w, its[0].dtype) for w in shards.weights()]
+                its = list(map(tf.math.divide_no_nan, map(tf.reduce_sum, its), shares))
+            operation.add_loss(shards.mean(its))
         return states, outputs
 
     def _on(self, key: str) -> str:
@@ -146,7 +150,7 @@ class TowerRunner:
             split = [
                 (run.value(old), self.placed.key_of[id(keras_api.producer(old))])
                 for old in reads
-                if _is_split(old)
+                if is_split(old)
             ]
             others = ((v, join) for v in run.tensors.values() if v is not None)
             batched, key = split[0] if split else next(others)
@@ -160,7 +164,7 @@ class TowerRunner:
         if (theirs := self._feeding(old)) is not None:
             homes = map(self._on, theirs.keys)
             return list(map(run.moved, run.extra["local"][id(old)], homes, targets))
-        if not _is_split(old):
+        if not is_split(old):
             return [run.arrive(old, target) for target in targets]
         pieces = run.extra.setdefault("pieces", {})
         key = self.placed.key_of[id(keras_api.producer(old))]
@@ -180,7 +184,8 @@ class TowerRunner:
             run.give(old, shards.join(pieces), join)
 
 
-def _is_split(tensor: Any) -> bool:
+def is_split(tensor: Any) -> bool:
+    """Whether the first axis of a symbolic tensor is the batch."""
     return tuple(tensor.shape[:1]) == (None,)
 
 

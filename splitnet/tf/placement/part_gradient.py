@@ -85,6 +85,7 @@ def part_gradient(
     early = tf_api.ancestors(ops)
     both = (*_AGAIN, *_POOLS) if on_cpu else _AGAIN
     known = {one.op for one in graph.inputs} if how == "recompute" else early
+    known = known | {op for op in early if _draws(op)}
     late, read = _late(_flat(back), known, {one.op for one in given}, both)
     early |= known
     captured = {inside.ref() for _, inside in graph.captures}
@@ -101,6 +102,12 @@ def part_gradient(
         flows=tuple(flows),
         reached=tuple(found),
     )
+
+
+def _draws(op: Any) -> bool:
+    """Whether an op may give other values each time: one with a seed, or of Python."""
+    own = {"seed", "token"} & set(op.node_def.attr)
+    return op.type == "RngReadAndSkip" or bool(own and op.op_def.is_stateful)
 
 
 def _flat(structure: Any) -> list[Any]:

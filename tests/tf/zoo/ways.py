@@ -24,10 +24,19 @@ def towered(body, shape, **options):
     return net
 
 
+class Pressed(layers.Layer):
+    """Adds a loss for each sample, which Keras sums."""
+
+    def call(self, inputs):
+        self.add_loss(0.1 * keras.ops.sum(keras.ops.square(inputs), axis=-1))
+        return inputs
+
+
 def conv_body():
     """What would crash if a tower had no sample, or its weights were elsewhere."""
     conv, two = layers.Conv2D(4, 3, activation="relu"), layers.Conv2D(4, 2, groups=2)
-    return [conv, layers.MaxPool2D(), two, layers.Flatten(), layers.Dense(6, "tanh")]
+    flat = [layers.Flatten(), layers.Dense(6, "tanh"), Pressed()]
+    return [conv, layers.MaxPool2D(), two, *flat]
 
 
 @case
@@ -109,7 +118,8 @@ def chain(body=None, **way):
 @case
 def one_f_one_b():
     """Four pieces, some of them empty at times, whose stages are recomputed."""
-    made = chain(microbatches=4, schedule="1f1b", recompute=True)
+    body = [layers.Dense(12, "tanh", activity_regularizer="l2"), Pressed()]
+    made = chain(body, microbatches=4, schedule="1f1b", recompute=True)
     return replace(made, sizes=(6, 6, 1), compilation={"metrics": ["accuracy"]})
 
 
