@@ -68,7 +68,7 @@ def plan(
             stages with micro-batches, recomputation, towers of the whole model, of a
             part or of stages, slices of layers that no GPU has room for; the simplest
             that is at most 2 % slower than the fastest, in up to twice the time limit
-            or 20 s more. What follows fixes some of that; None leaves it open.
+            or 20 s more, once one fits. What follows fixes some of that, None nothing.
         microbatches: how many micro-batches a batch is cut into.
         schedule: "gpipe" or "1f1b".
         recompute: True on every device, False on none; None where memory is short.
@@ -203,9 +203,10 @@ def largest_batch(
     """The largest batch that fits the memories; 0 if not even one sample does.
 
     Of a model with a fixed batch size it is that one, or 0. `device_of` keeps a
-    placement, as in `score`, and of a plan how it runs (of micro-batches a little more
-    may fit); otherwise each batch is placed anew in half a second. None above `most` is
-    tried. Bytes of a `Graph` grow with the batch. Other options are as in `plan`.
+    placement, as in `score`, and of a plan how it runs; otherwise each batch is placed
+    anew in two seconds. More may fit in micro-batches, or where placing takes longer.
+    None above `most` is tried. Bytes of a `Graph` grow with the batch. Other options
+    are as in `plan`.
     """
     known = {"pins": pins, "optimizer": optimizer, "training": training}
     options, fixed = PlanOptions(**known, nested=nested), []

@@ -162,7 +162,7 @@ def first_true(holds: Callable[[int], bool], most: int) -> int:
     return 1 + bisect(range(1, most + 1), False, key=holds)
 
 
-def fits_somewhere(evaluator: Evaluator) -> bool:
+def fits_somewhere(evaluator: Evaluator, seconds: float = _TRY_SECONDS) -> bool:
     """Whether a placement that fits is found in a moment."""
     groups = evaluator.resolve(whole_lists=True)
     problem = evaluator.problem_of(groups)
@@ -173,7 +173,7 @@ def fits_somewhere(evaluator: Evaluator) -> bool:
         if need[inside].sum() > sum(room) or need[inside].max() > max(room):
             return False
     how: dict[str, Any] = {"prove": False, "until_found": True}
-    return solve(problem, objective="memory", time_limit=_TRY_SECONDS, **how).feasible
+    return solve(problem, objective="memory", time_limit=seconds, **how).feasible
 
 
 class _Refusal:

@@ -13,6 +13,7 @@ from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import plan_graph, search
 from splitnet.planner.strategies import auto as strategies
+from splitnet.planner.strategies import candidates
 from splitnet.simulator.units import scaled_graph
 from splitnet.view.diagram import diagram_of
 from tests import zoo
@@ -215,11 +216,38 @@ def test_a_model_that_cannot_be_divided_is_not():
         auto(graph, microbatches=2)
 
 
+def test_the_order_of_unlike_devices_does_not_matter():
+    speeds = ["10 TFLOP/s"] * 2 + ["1 TFLOP/s"] * 2
+    rows = [sn.Device.of(f"gpu:{i}", speed=speed) for i, speed in enumerate(speeds)]
+    lists = rows[:2], rows, rows[::-1]
+    boxes = [sn.Cluster((*row, sn.Device.of("cpu"))) for row in lists]
+    for fixed in ({"towers": 2}, {"microbatches": 4}, {}):
+        fewer, first, last = (auto(HEAVY, box, **fixed).seconds for box in boxes)
+        assert first == pytest.approx(last)
+        assert last <= fewer * (1 + 1e-6)  # slow ones do no harm
+
+
+def test_a_remedy_is_looked_for_no_longer_than_the_limits(monkeypatch):
+    tried, run = [], candidates.Trial.run
+
+    def counted(trial, known):
+        run(trial, known)
+        tried.append(len(trial.found))
+
+    monkeypatch.setattr(candidates.Trial, "run", counted)
+    for seconds in (20.0, 0.0):
+        monkeypatch.setattr(strategies, "_TRIAL_SECONDS", seconds)
+        with pytest.raises(sn.InfeasibleError):
+            sn.plan(chain(4), sn.Cluster.of("2*gpu", memory="5 MiB"), time_limit=1e-9)
+    assert tried[0] > tried[1] > 0
+
+
 def test_what_is_fixed_and_fits_nowhere_says_so():
     words = "no strategy with towers=2 fits; plan(source, cluster) does"
     with pytest.raises(sn.InfeasibleError, match=re.escape(words)):
         auto(chain(4), TIGHT, towers=2)
-    with pytest.raises(sn.InfeasibleError, match="fits, nor one without that"):
+    words = "fits, nor one without that(.|\n)*without a strategy; with one, less may"
+    with pytest.raises(sn.InfeasibleError, match=words):
         auto(chain(4), sn.Cluster.of("2*gpu", memory="5 MiB"), towers=2)
     how = {"strategy": "auto", "towers": 2, "pins": {"*": "gpu:1"}, "effort": 3000}
     for verb in (sn.plan, sn.compare_strategies):

@@ -43,7 +43,8 @@ def plan_strategy(
     said = ", ".join(f"{name}={value!r}" for name, value in fixed.items())
     if refused and not (fixed and others):
         head = f"no strategy with {said} fits, nor one without that: " * bool(fixed)
-        raise InfeasibleError(f"{head}{refused.explained()}")
+        note = "\n  note      each fits without a strategy; with one, less may do"
+        raise InfeasibleError(f"{head}{refused.explained()}{note}")
     if found:
         raise InfeasibleError(f"no strategy with {said} fits; {others[0]} does.")
     why = "" if made[0].may_copy else " where parts ask for devices or must be apart"
@@ -196,7 +197,10 @@ class Choice(Trial):
         super().__init__(evaluator, evaluator.resolve(options.missing), known, options)
         self.refused: NothingFitsError | None = None
         more = [*self._searched(graph)] if searched else []
-        self.until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
+        seconds = max(options.time_limit, _TRIAL_SECONDS)
+        self.until = time.monotonic() + seconds
+        if not searched:  # for a remedy, which may stay unknown
+            self.last = self.until + seconds
         self.run(more)
         if searched:
             self.climb()

@@ -170,7 +170,7 @@ class Trial:
 
     `obstacles` say why there are no "microbatches" or "towers"; what `options` fix and
     cannot be raises a `DeclarationError`. `workers` may be used by towers and stages.
-    Once a strategy fits, none begins after `until` on the clock.
+    None begins after `until` on the clock, once one fits, nor after `last`.
     """
 
     def __init__(
@@ -212,7 +212,8 @@ class Trial:
         if faults:
             raise DeclarationError("such a strategy cannot be.", faults)
         self.found: list[Candidate] = []
-        self.until, self.ended_by_clock = inf, False
+        self.until = self.last = inf
+        self.ended_by_clock = False
 
     def run(self, known: Iterable[Placed] = ()) -> None:
         """Every strategy that may be chosen; `known` are placements that were searched.
@@ -286,19 +287,24 @@ class Trial:
         """Kinds, alternative placements, and micro-batches."""
         what, workers, counts = (self.evaluator, self.groups), self.workers, self.counts
         evaluator, fixed = self.evaluator, self.options.towers
+        best = partial(space.fastest, evaluator.cluster)
+        single = space.groups_of(workers, 1)
         free = [device.name for device in evaluator.cluster.free_devices]
         if fixed in (None, 1):
             for name in evaluator.unlike(free):
                 yield "one device", space.placed_apart(*what, repeat(name)), counts
             yield from (("placement", [one], counts) for one in known)
             for count in reversed(space.device_counts(len(workers))):
-                yield "pipeline", space.stages(*what, workers[:count]), counts
+                line = [name for (name,) in best(single, count)]
+                yield "pipeline", space.stages(*what, line), counts
         if fixed != 1 and self.may_copy:
             most = min(len(workers), evaluator.graph.batch)
             towers = reversed([fixed] if fixed else space.device_counts(most))
             sizes = reversed(space.device_counts(len(workers) // (fixed or 2)))
-            lines = [space.groups_of(workers, 1)[:count] for count in towers]
-            lines += [space.groups_of(workers, size)[: fixed or most] for size in sizes]
+            lines = [best(single, count) for count in towers]
+            for groups in (space.groups_of(workers, size) for size in sizes):
+                every, alike = best(groups, fixed or most), best(groups, fixed)
+                lines += [every, alike] if alike != every else [every]
             # Weights are on the host, or in the first tower.
             home = [name for name in free if name == evaluator.cluster.home.name]
             alone = [partial(space.towers_of_a_part, whole=w) for w in (True, False)]
@@ -308,7 +314,9 @@ class Trial:
                     yield "towers", made(*what, devices, place), counts
 
     def _is_late(self) -> bool:
-        late = time.monotonic() > self.until and any(one.fits for one in self.found)
+        now = time.monotonic()
+        late = now > self.until and any(one.fits for one in self.found)
+        late |= now > self.last and bool(self.found)
         self.ended_by_clock |= late
         return late
 

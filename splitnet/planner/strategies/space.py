@@ -90,6 +90,19 @@ def groups_of(workers: Sequence[str], size: int) -> list[tuple[str, ...]]:
     return inside or cut([name for line in hosts.values() for name in line])
 
 
+def fastest(
+    cluster: Cluster, groups: Sequence[tuple[str, ...]], most: int | None
+) -> list[tuple[str, ...]]:
+    """So many groups, in their order: those whose slowest device is fastest.
+
+    If `most` is None, all that are as fast as the fastest.
+    """
+    speed = {g: min(cluster[name].flops_per_second for name in g) for g in groups}
+    most = most or [*speed.values()].count(max(speed.values(), default=0.0))
+    chosen = sorted(groups, key=lambda group: -speed[group])[:most]
+    return [group for group in groups if group in chosen]
+
+
 def device_counts(most: int) -> list[int]:
     """How many devices are tried: small numbers, then multiples of four, and all."""
     return [n for n in range(2, most + 1) if n <= 4 or n % 4 == 0 or n == most]
