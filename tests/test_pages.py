@@ -27,9 +27,7 @@ def commands(page):
 
 PROGRAMS = [page for page in PAGES if blocks(page, "python")]
 PROGRAMS += [DOCS / "quick-tour.ipynb", *EXAMPLES]
-COMMANDS = {
-    f"{page.stem} commands.py": lines for page in PAGES if (lines := commands(page))
-}
+COMMANDS = {f"{p.stem} commands.py": lines for p in PAGES if (lines := commands(p))}
 RUN_COMMANDS = """
 import contextlib, io
 from splitnet.cli import main

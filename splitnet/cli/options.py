@@ -240,10 +240,9 @@ def load_source(
         raised = f"{target!r} raised {type(error).__name__}: {error}\n{more}".rstrip()
         raise sn.DeclarationError(raised) from None
     if not isinstance(value, kinds):
-        raise sn.DeclarationError(
-            f"{target!r} is neither a Net, a Keras model nor a Graph, nor a function "
-            f"without arguments that returns one. Found: {type(value).__name__}."
-        )
+        wanted = "neither a Net, a Keras model nor a Graph, nor a function without"
+        found = f"arguments that returns one. Found: {type(value).__name__}"
+        raise sn.DeclarationError(f"{target!r} is {wanted} {found}.")
     return value, cluster
 
 

@@ -96,11 +96,10 @@ def run_with_workers(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
     with sn.local_workers(workers, **options) as started:
         # With workers of this machine a program is in no job of many hosts.
-        job = connect.JOB_VARIABLES
-        environ = {k: v for k, v in os.environ.items() if k not in job}
-        environ[connect.CLUSTER_VARIABLE] = str(started.file)
+        env = {k: v for k, v in os.environ.items() if k not in connect.JOB_VARIABLES}
+        env[connect.CLUSTER_VARIABLE] = str(started.file)
         for restart in range(1, max_restarts + 2):
-            code, signals = run_program(program, environ)
+            code, signals = run_program(program, env)
             if code == 0 or signals or restart > max_restarts:
                 break
             say(f"{program[0]} ended with code {code}")
@@ -174,18 +173,16 @@ def launch(
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    faults = []
-    if not program:
-        faults.append("name a command: splitnet launch -- python train.py")
-    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?", name):
-        faults.append(f"--name is lower case letters, digits and '-', not {name!r}")
-    if preset is not None and not preset_of(preset):
-        faults.append(f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}")
-    if engine == "kubernetes" and not image:
-        faults.append("a Kubernetes manifest needs --image")
-    if engine == "slurm" and image:
-        faults.append("--image is of --engine kubernetes; leave it out")
-    if faults:
+    named = re.fullmatch(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?", name)
+    known = preset is None or preset_of(preset)
+    wrong = {
+        "name a command: splitnet launch -- python train.py": not program,
+        f"--name is lower case letters, digits and '-', not {name!r}": not named,
+        f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}": not known,
+        "a Kubernetes manifest needs --image": engine == "kubernetes" and not image,
+        "--image is of --engine kubernetes; leave it out": engine == "slurm" and image,
+    }
+    if faults := [fault for fault, holds in wrong.items() if holds]:
         raise ConfigError("a job cannot be written.", faults)
     given = {"ALLOW_REMOTE": 1, "GPUS_PER_HOST": gpus_per_node, "GPU_PRESET": preset}
     if engine == "kubernetes":

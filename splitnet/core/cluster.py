@@ -290,8 +290,7 @@ class Cluster(Pictured):
         of each GPU, `cpu_memory` of each CPU, `link` ("25 GB/s") and `latency` between
         every two devices.
         """
-        faults: list[str] = []
-        devices: list[Device] = []
+        faults, devices = list[str](), list[Device]()
         gpu: dict[str, Any] = {"memory": memory, "speed": speed, "preset": preset}
         for text in names:
             with errors.collected(faults):

@@ -231,8 +231,7 @@ def cluster_file(
         if not isinstance(rows, list | tuple) or {*map(type, rows)} - {dict}:
             form = f"[{key}], once" if rows is not given else f"[[{key}]], for each one"
             raise DeviceError(f"{key}: write {form}. Received: {shown(given)}.")
-    devices: list[Device] = []
-    made: list[Link] = []
+    devices, made = list[Device](), list[Link]()
     for number, row in enumerate(device):
         with errors.collected(faults, f"device[{number}]: "):
             devices.append(Device.of(**row))

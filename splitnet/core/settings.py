@@ -82,8 +82,7 @@ def resolve(
 
     `ConfigError` tells unknown names, impossible values and contradictions at once.
     """
-    faults: list[str] = []
-    given: list[tuple[str, object, str, str]] = []
+    faults, given = list[str](), list[tuple[str, object, str, str]]()
     with collected(faults):
         if path := config_file(environ, folder):
             table: Any = load_file(path, "settings file", dict, "TOML")

@@ -31,8 +31,7 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
     evaluator, calls = evaluator_of(plan), plan.graph.calls
     latency = plan.objective == "latency"
     foreign = any(call.backward or call.seconds_on for call in calls)
-    small = len(calls) * len(plan.cluster) <= _MOST_COMPARED
-    known = latency and small and not foreign
+    known = latency and not foreign and len(calls) * len(plan.cluster) <= _MOST_COMPARED
     comparable, alone = known and plan.training, undivided(plan) if known else evaluator
     single = _on_one_device(strategies) if latency and not comparable else None
     if single is None:  # of strategies, what is fixed may be slower on one device

@@ -25,6 +25,7 @@ from splitnet.planner.problem import Problem, equivalent_devices
 _MOST_GROUPS, _MOST_NODES = 50, 300  # of the program, and of its branch and bound
 _MOST_COLUMNS = 4000  # of the linear program of the work bound
 _LEAST, _MOST = 1.1e-9, 1e6  # coefficient, of what is about 1; less is taken for none
+_Arc = tuple[int, int, list[list[float]], float]  # task, its group, copies, the least
 _SAFETY = 1 - 1e-6  # what tolerances and sums in another order may hide
 
 
@@ -73,9 +74,7 @@ class CriticalPath:
         self.seconds = step.task_seconds
         times = np.where(allowed, np.array(step.task_seconds), inf)
         self.fastest: list[float] = times.min(axis=0).tolist()
-        self.arcs: list[list[tuple[int, int, list[list[float]], float]]] = [
-            [] for _ in group
-        ]
+        self.arcs: list[list[_Arc]] = [[] for _ in group]
         latency, per_byte = np.array(step.latency), np.array(step.seconds_per_byte)
 
         @cache

@@ -210,9 +210,7 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
         for call in _in_range(order, str(key)) or begun:
             names.get(graph.call[call].part, {})[key] = _RANGE_RANK
     patterns = [key for key in table if set("*?[") & set(str(key))]
-    used: set[str] = set()
-    selected: dict[str, str] = {}
-    faults: list[str] = []
+    used, selected, faults = set[str](), dict[str, str](), list[str]()
     for part, known in names.items():
         exact = {key: rank for key, rank in known.items() if key in table}
         like = [key for key in patterns if any(fnmatchcase(n, key) for n in known)]

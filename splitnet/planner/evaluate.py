@@ -277,11 +277,10 @@ def _full_placement(graph: Graph, cluster: Cluster, device_of: Any) -> dict[str,
     keys = select(graph, {k: d for k, d in device_of.items() if k not in inputs})
     left = [name for name in graph.part if name not in keys and name not in inputs]
     if left:
-        more = f" and {len(left) - 8} more" if len(left) > 8 else ""
-        raise DeclarationError(
-            f"a placement of {graph.name!r} must name a device for every part; left "
-            f"out: {', '.join(left[:8])}{more}. A pattern such as '*' names all others."
-        )
+        names = ", ".join(left[:8]) + f" and {len(left) - 8} more" * (len(left) > 8)
+        fault = f"a placement of {graph.name!r} must name a device for every part"
+        hint = "A pattern such as '*' names all others"
+        raise DeclarationError(f"{fault}; left out: {names}. {hint}.")
     keys |= {name: name for name in inputs if name in device_of}
     full = dict.fromkeys(inputs, cluster.home.name)
     for part, key in keys.items():

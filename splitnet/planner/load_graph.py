@@ -89,11 +89,9 @@ def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
     start, pins = rows(net, pins + count * (pins != producer[net]), nets)
     pins %= count
     keys = np.random.default_rng(count).integers(2**63, size=count)
-    digest = np.bitwise_xor.reduceat(keys[pins], start[:-1]) if nets else start[:0]
+    sums = np.bitwise_xor.reduceat(keys[pins], start[:-1]) if nets else start[:0]
     crossing = np.flatnonzero(np.diff(start) > 1)
-    _, first, merged = np.unique(
-        digest[crossing], return_index=True, return_inverse=True
-    )
+    _, first, merged = np.unique(sums[crossing], return_index=True, return_inverse=True)
     chosen = crossing[first]
     sizes = np.diff(start)[chosen]
     net_start = np.concatenate(([0], np.cumsum(sizes)))

@@ -22,8 +22,8 @@ device needs its output. Every part is convex: the graph of the parts has no cyc
 """
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from math import inf
@@ -124,7 +124,6 @@ def problem_of(
         for d, (one, end, times) in enumerate(zip(cluster, ends, step.task_seconds))
     ]
     kinds = list(dict.fromkeys(keys))
-    kind = np.array([kinds.index(key) for key in keys], np.int64)
 
     def paid(edge: Item) -> list[float]:
         """What a device of each kind pays if an edge and its gradient cross."""
@@ -160,7 +159,7 @@ def problem_of(
         np.array(held, np.float64),
         np.ones((step.count, len(device)), np.bool_),
         np.array([one.memory_bytes for one in cluster], np.float64),
-        kind,
+        np.array([kinds.index(key) for key in keys], np.int64),
         *load_graph.rows_of([edge.source, *edge.readers] for edge in sends),
         np.array([paid(edge) for edge in sends]).reshape(len(sends), len(kinds)),
         np.ones(len(sends), np.int64),
@@ -319,7 +318,7 @@ def running_order(after: Sequence[Collection[int]]) -> list[int]:
     return order
 
 
-def functions_called(graph: Graph, step: StepGraph, device: Sequence[int]) -> Units:
+def functions_called(graph: Graph, step: StepGraph, where: Sequence[Hashable]) -> Units:
     """Cut a placement of calls into the functions that run, in running order.
 
     The graph has a part per call, the step a unit; calls with different requests are
@@ -328,7 +327,7 @@ def functions_called(graph: Graph, step: StepGraph, device: Sequence[int]) -> Un
     key = request_keys(graph)
     pieces = [
         tuple(piece)
-        for function in functions_of(step, device)
+        for function in functions_of(step, where)
         for _, piece in groupby(function, key=key.__getitem__)
     ]
     pairs = ((edge.source, reader) for edge in step.edges for reader in edge.readers)
@@ -345,8 +344,7 @@ def in_functions(
     It has a part per call before, the step a unit. Its calls keep their order, so the
     first call with a weight stays the same one: its part is the home of the weight.
     """
-    number = {name: i for i, name in enumerate(dict.fromkeys(device_of.values()))}
-    device = [number[device_of[unit.name]] for unit in step.units]
+    device = [device_of[unit.name] for unit in step.units]
     pieces = functions_called(graph, step, device)
     names = _names(graph, pieces)
     part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
@@ -381,8 +379,7 @@ def _names(graph: Graph, pieces: Units) -> list[str]:
     every = [call.name.replace("_", "/") + "/" for call in graph.calls]
     line, names = sorted(every), list[str]()
     inputs = {c.name for c in graph.calls if graph.part[c.part].kind == "input"}
-    before: dict[str, set[str]] = {call.name: set() for call in graph.calls}
-    after: dict[str, set[str]] = {call.name: set() for call in graph.calls}
+    before, after = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for tensor in graph.tensors:
         before[tensor.target].add(tensor.source)
         after[tensor.source].add(tensor.target)

@@ -103,10 +103,8 @@ def workload_of(data: object, *, name: str = "workload") -> tuple[Graph, Cluster
         tensors=tuple(Tensor(str(a), str(b)) for a, b in order.edges),
         parts=tuple(parts),
     )
-    rooms = (
-        ("gpu", file.accelerators, floor(file.memory_bytes)),
-        ("cpu", file.cpus, _UNLIMITED_BYTES),
-    )
+    cpus = "cpu", file.cpus, _UNLIMITED_BYTES
+    rooms = ("gpu", file.accelerators, floor(file.memory_bytes)), cpus
     devices = (
         replace(Device.of(f"{kind}:{i}", memory=room, overhead=0), part_seconds=0.0)
         for kind, count, room in rooms

@@ -19,7 +19,7 @@ What TensorFlow's allocator holds beside its tensors is not counted.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,8 +85,8 @@ def memory_of(
     return found
 
 
-def functions_of(step: StepGraph, device: Sequence[int]) -> list[Sequence[int]]:
-    """The units of each function, with unit u on device number `device[u]`."""
+def functions_of(step: StepGraph, device: Sequence[Hashable]) -> list[Sequence[int]]:
+    """The units of each function, with unit u on `device[u]`, a number or a name."""
     reads = [[(step.edges[i].source, i) for i in own] for own in step.reads]
     return function_runs(reads, device, [unit.calls for unit in step.units])
 

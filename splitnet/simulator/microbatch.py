@@ -146,8 +146,7 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
         for unit, part in enumerate(step.parts[:n])
         if part in pipeline.stage_of
     }
-    waits: list[tuple[int, int]] = []
-    assumed: list[tuple[int, int]] = []
+    waits, assumed = list[tuple[int, int]](), list[tuple[int, int]]()
     for number, run in runs_of(units, stages):
         begin = sorted(u for u in run if not run.in_degree(u))
         end = sorted(u for u in run if not run.out_degree(u))

@@ -275,7 +275,7 @@ def _place_boxes(
     """
     titles = dict.fromkeys((names[0] for names in lanes.values()), -1)
     boxes = [name for name in sizes if name not in titles]
-    column_of = titles | _columns_of(boxes, links)
+    column_of = titles | _columns(boxes, links)
     members = grouped(column_of, column_of.__getitem__)
     widths = {column: max(sizes[n][0] for n in its) for column, its in members.items()}
     begin, right = {}, _PADDING
@@ -287,9 +287,7 @@ def _place_boxes(
     def height(stack: Sequence[str]) -> float:
         return sum(sizes[name][1] + _STACK for name in stack) - _STACK
 
-    placed: dict[str, Rect] = {}
-    frames: dict[str, Rect] = {}
-    hosts: dict[str, Rect] = {}
+    placed, frames, hosts = dict[str, Rect](), dict[str, Rect](), dict[str, Rect]()
     y = 0.0
     for host, group in groupby(lanes, key=lambda lane: lane.rpartition("/")[0]):
         y += _HOST + _PADDING if y else 0.0
@@ -313,9 +311,7 @@ def _place_boxes(
     return placed, frames, hosts
 
 
-def _columns_of(
-    boxes: Sequence[str], links: Iterable[tuple[str, str]]
-) -> dict[str, int]:
+def _columns(boxes: Sequence[str], links: Iterable[tuple[str, str]]) -> dict[str, int]:
     """The depth of each box along links in running order; several share a column."""
     number = {box: at for at, box in enumerate(boxes)}
     depth = dict.fromkeys(boxes, 0)

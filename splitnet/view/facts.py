@@ -137,8 +137,7 @@ def objective_text(plan: Plan) -> tuple[str, str]:
 
 def bottleneck_text(plan: Plan) -> str:
     """Name the busiest and the fullest device and the link with the longest copies."""
-    used = plan.timeline.utilization
-    held = plan.memory
+    used, held = plan.timeline.utilization, plan.memory
     full = {d.name: held[d.name].total / (d.memory_bytes or 1) for d in plan.cluster}
     busiest, fullest = (max(its, key=its.__getitem__) for its in (used, full))
     text = f"busiest {busiest} ({percent(used[busiest])}), "

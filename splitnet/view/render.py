@@ -148,8 +148,7 @@ def _dot_of_net(net: Net) -> str:
     for block in fold(list(branch), requested, look, most=_MOST_BOXES):
         first, count = branch[block.members[0]], len(block.members)
         rows = [Line(style.ranged(block.members, 34), 10, bold=True)]
-        if count > 1:
-            rows.append(Line(style.counted(count, "branch"), 8.5, QUIET))
+        rows += [Line(style.counted(count, "branch"), 8.5, QUIET)] * (count > 1)
         if layers[first.name]:
             rows.append(Line(layers_text(layers[first.name]), 8.5, QUIET))
         if requested[first.name] != "auto" and first.kind != "input":
@@ -192,7 +191,6 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
     program = program or ("nop1" if text.startswith("digraph") else "nop2")
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
     command = [sys.executable, "-P", str(_CHILD), kind, program, *size]
-    fault = ""
     for extra in ([], ["-Gsplines=line"]):
         try:
             with tempfile.TemporaryDirectory(prefix="splitnet-") as folder:
@@ -236,9 +234,8 @@ def _environment(folder: Path) -> dict[str, str]:
                     write_bytes(font.read_bytes(), copy, "font")
             break
     machine = escaped(variables.get("FONTCONFIG_FILE", "/etc/fonts/fonts.conf"))
-    settings = folder / "fonts.conf"
-    given = {"machine": machine, "fonts": escaped(str(fonts))}
-    text = (_FONTS / "fonts.conf").read_text("utf-8").format(**given)
+    ours, settings = _FONTS / "fonts.conf", folder / "fonts.conf"
+    text = ours.read_text("utf-8").format(machine=machine, fonts=escaped(str(fonts)))
     settings.write_text(text, encoding="utf-8")
     return variables | {"FONTCONFIG_FILE": str(settings)}
 

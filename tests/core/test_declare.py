@@ -162,10 +162,8 @@ UNUSED = "leads to no output; use it or remove it"
         (lambda n: branch(n, x(n, "y")) and [x(n)], f"branch 'a' {UNUSED}"),
         (lambda n: [x(sn.Net("other"))], f"the output {OTHER}"),
         (lambda n: [branch(n, x(sn.Net("other")))], f"branch 'a' {OTHER}"),
-        *(
-            (lambda n, s=shape: [n.input("x", s)], "the shape must be a tuple such")
-            for shape in (4, b"ab")
-        ),
+        (lambda n: [n.input("x", 4)], "the shape must be a tuple such"),
+        (lambda n: [n.input("x", b"ab")], "the shape must be a tuple such"),
         *(
             (lambda n, s=name: [x(n, s)], "needs a name of printable")
             for name in ("", 3, ["x"], "a/b", "a\x1b[2J")
@@ -211,6 +209,7 @@ def test_all_faults_come_at_once_with_their_lines():
 
 
 A, NEAR = {"on": "gpu:0"}, {"near": "a"}
+BESIDE = {"near": "c", "apart": "b"}
 
 
 @pytest.mark.parametrize(
@@ -225,10 +224,7 @@ A, NEAR = {"on": "gpu:0"}, {"near": "a"}
             r"\.py:\d+: near= binds .* share a device: 'a' on gpu:0; 'c' on gpu:1",
         ),
         ((A, A | {"apart": "a"}), "'b' must be apart from 'a', but both are on gpu:0"),
-        (
-            (A, NEAR, A, {"near": "c", "apart": "b"}),
-            "'d' must be apart from 'b', but both are on gpu:0",
-        ),
+        ((A, NEAR, A, BESIDE), "'d' must be apart from 'b', but both are on gpu:0"),
         ((A, A | NEAR, {"apart": "a", "on": "gpu:1"}, {"near": "c"}), "^$"),
     ],
     ids=["near and apart", "pins through others", "equal pins", "neighbours", "none"],

@@ -64,11 +64,9 @@ def test_following_all_advice_saves_what_it_says():
     """Every line holds after those before it, so no two lines cancel each other."""
     pins = {"left": "gpu:0", "right": "gpu:1"}
     before = plan_graph(shared(flops=1e8), BOX, pins=pins)
-    value = before.value
+    value, said = before.value, r"'(\w+)'.* costs (\d+) %: on='(.*)' would"
     for line in before.verdict.advice:
-        name, share, device = re.search(
-            r"'(\w+)'.* costs (\d+) %: on='(.*)' would", line
-        ).groups()
+        name, share, device = re.search(said, line).groups()
         pins[name] = device
         value *= 1 - int(share) / 100
     advice, *_ = plan_graph(shared(flops=1e8), BOX).verdict.advice

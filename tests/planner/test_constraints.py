@@ -17,6 +17,7 @@ TWO = "2*gpu cpu"
 BOX = Cluster.of(*TWO.split())
 CALLS = chain(names=("dense", "dense_1", "enc_0", "enc_1"))
 """A chain of calls with a part each, as a Keras model is read."""
+AT_HOME = {"see": "cpu:0", "tell": "cpu:0"}
 
 
 def wanting(graph, **on):
@@ -45,10 +46,7 @@ def wanting(graph, **on):
             *(TWO, {"tell": "cpu:0"}),
             "gpu:0 is full or ruled out by near= or apart=; cpu:0 is next in the list",
         ),
-        (
-            two_towers(),
-            *("cpu", {"see": "cpu:0", "tell": "cpu:0"}, "there is no gpu available"),
-        ),
+        (two_towers(), "cpu", AT_HOME, "there is no gpu available"),
     ],
 )
 def test_what_is_not_there_is_replaced_and_recorded(graph, box, expected, reason):

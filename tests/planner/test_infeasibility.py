@@ -40,6 +40,7 @@ def small_machine(seed, factor=1.0):
 
 
 RANDOM, BOX, PINS = small_machine(5)
+NO_TIME = {"time_limit": 0.0}
 LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}}
 ALL_ON_ONE = {f"c{i}": "gpu:0" for i in range(8)}
 APART = altered(chain(3), "parts", "c1", apart=("c0",))
@@ -52,10 +53,7 @@ ALL_APART = altered(APART, "parts", "c2", apart=("c0", "c1"))
         # Cuts that fill a device to the brim leave no room for what arrives there.
         *((chain(30), gpus(3, size), {}) for size in (60, 85)),
         # Where no single device has the room, a split is found in no time as well.
-        *(
-            (chain(6), gpus(3, 20), {"objective": one, "time_limit": 0.0})
-            for one in OBJECTIVES
-        ),
+        *((chain(6), gpus(3, 20), NO_TIME | {"objective": one}) for one in OBJECTIVES),
         # Where first wishes have no room, the others count, however parts must cohere.
         *(
             (chain(8), SMALL, LISTS | {"objective": one, "contiguity": each})
@@ -79,9 +77,8 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
         find_plan(two_towers(on=("gpu:0", "gpu:0")), box)
 
     first, needs, gpu0, *_, total, last = str(caught.value).splitlines()
-    assert first == (
-        "branch 'see' (with 1 near it) does not fit on gpu:0, where it is declared."
-    )
+    said = "branch 'see' (with 1 near it) does not fit on gpu:0, where it is declared."
+    assert first == said
     assert needs.startswith("  needs     10.0 MiB  weights 2.00 MiB, gradients")
     assert gpu0.startswith("  gpu:0")
     assert "'tell' is pinned there with 6.00 MiB; updates and copies take" in gpu0

@@ -73,7 +73,5 @@ def spans(found):
     marks = {"forward": "", "backward": "'", "update": "*", "activation": ""}
     marks |= {"gradient": "'", "weights": " weights", "weights gradient": " weights'"}
     tasks = ((f"{t.part}{marks[t.phase]}", t) for t in found.timeline.tasks)
-    copies = (
-        (f"{c.source}>{c.target}{marks[c.kind]}", c) for c in found.timeline.copies
-    )
-    return {name: (one.start, one.stop) for name, one in (*tasks, *copies)}
+    sent = ((f"{c.source}>{c.target}{marks[c.kind]}", c) for c in found.timeline.copies)
+    return {name: (one.start, one.stop) for name, one in (*tasks, *sent)}

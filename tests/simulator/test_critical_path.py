@@ -27,16 +27,14 @@ A, C, B = task("a0", 0, 2), task("c0", 2, 3), task("b1", 4, 6)
 E, F, D = task("e1", 6, 6), task("f1", 6.5, 7), task("d0", 7.5, 9)
 P, Q = copy("a0", "b1", 2, 4), copy("c0", "f1", 3.5, 6.5)
 R = copy("e1", "d0", 6, 7.5)
+LONGEST = [(A, 0, 2), (P, 2, 4), (B, 4, 6), (R, 6, 7.5), (D, 7.5, 9)]
 DEVICES = ("gpu:0", "gpu:1", "gpu:2")
 
 
 @pytest.mark.parametrize(
     ("tasks", "copies", "path"),
     [
-        (
-            *((A, C, B, E, F, D), (P, Q, R)),
-            [(A, 0, 2), (P, 2, 4), (B, 4, 6), (R, 6, 7.5), (D, 7.5, 9)],
-        ),
+        ((A, C, B, E, F, D), (P, Q, R), LONGEST),
         ((A, C, F), (P, Q), [(A, 0, 2), (P, 2, 3.5), (Q, 3.5, 6.5), (F, 6.5, 7)]),
         # A measured step has gaps without a reason.
         ((task("a0", 0, 0.5), task("a0", 1, 1.5)), (), []),

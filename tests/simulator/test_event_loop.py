@@ -12,10 +12,12 @@ from tests.zoo import altered
 
 LEFT, RIGHT = (dense(name, weights=("w",)) for name in ("left", "right"))
 JOIN = dense("join", weights=())
-TWO = [dense("a"), dense("b")]
+TWO, PART = [dense("a"), dense("b")], [dense("a1", "a"), dense("a2", "a")]
+THREE = [dense("a", out=2), dense("b"), dense("c")]
 TWO_CALLS = [dense("a"), dense("b", seconds=5.0), dense("c1", "c"), dense("c2", "c")]
 FOUR = [dense("a", out=2), dense("d", out=2), dense("b"), dense("c")]
 EARLY = [dense("a", out=2), dense("d", seconds=0.0, out=2), dense("b"), dense("c")]
+LATE, BUSY = {"latency": 10.0, "gap": 1.0}, {"overhead": 3.0}
 
 
 @pytest.mark.parametrize(
@@ -52,23 +54,11 @@ EARLY = [dense("a", out=2), dense("d", seconds=0.0, out=2), dense("b"), dense("c
         # A link carries one copy at a time; the other way is free.
         (graph(FOUR, "a-b d-c"), "0011", {}, False, "a>b 1-3, d>c 3-5"),
         # Arrivals 3 seconds apart: the gap occupies the link, the latency does not.
-        (
-            graph(EARLY, "a-b d-c"),
-            *("0011", {"latency": 10.0, "gap": 1.0}, False),
-            "d>c 0-12, a>b 3-15",
-        ),
+        (graph(EARLY, "a-b d-c"), "0011", LATE, False, "d>c 0-12, a>b 3-15"),
         # Two bytes of a copy, 1 second each, occupy its ends for 3 seconds each.
-        (
-            graph([dense("a", out=2), dense("b"), dense("c")], "a-b a-c"),
-            *("010", {"overhead": 3.0}, False),
-            "a 0-1, a>b 1-9, c 7-8, b 9-10",
-        ),
+        (graph(THREE, "a-b a-c"), "010", BUSY, False, "a 0-1, a>b 1-9, c 7-8, b 9-10"),
         # Two calls of a part pay one call of a function, forward and backward.
-        (
-            graph([dense("a1", "a"), dense("a2", "a")], "a1-a2"),
-            *("0", {"part": 10}, True),
-            "a 0-12, a' 12-26, a* 26-28",
-        ),
+        (graph(PART, "a1-a2"), "0", {"part": 10}, True, "a 0-12, a' 12-26, a* 26-28"),
     ],
 )
 def test_a_step_at_times_computed_by_hand(one, devices, machine, training, expected):

@@ -177,9 +177,7 @@ def test_functions_hold_what_they_saved_to_their_end(count, held):
         (("t",), False, "sgd", 4, 2 * 4 * (10 + 2)),
     ],
 )
-def test_the_gradient_of_an_embedding_is_the_rows_that_are_read(
-    lookups, read, optimizer, count, made
-):
+def test_an_embeddings_gradient_is_the_rows_read(lookups, read, optimizer, count, made):
     """Rows of 40 bytes, found by numbers of 8 bytes, instead of a table of 1,000.
 
     A lookup that none reads in its part returns what it is given, which an update

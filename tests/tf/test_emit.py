@@ -165,8 +165,7 @@ def test_xla_leaves_out_what_it_cannot_compile(cluster):
     assert "'looped' runs as it is: XLA" in told
     assert "'outside' runs as it is: XLA has no kernel for its" in told
     assert "'recurrent' runs as it is: XLA compiles its loop for one length" in told
-    assert "'here'" not in told
-    assert "'head'" not in told
+    assert not any(name in told for name in ("'here'", "'head'"))
     x = np.ones((BATCH, 5), "int32")
     model.compile("sgd", "mse")
     assert np.isfinite(model.train_on_batch([x, x], np.ones((BATCH, 1))))

@@ -158,9 +158,7 @@ sys.stdout.buffer.write(pygraphviz.AGraph(path).draw(format=kind, prog="dot"))
 """
 
 
-def test_plot_model_draws_a_placed_model_like_the_plain_one(
-    cluster, tmp_path, monkeypatch
-):
+def test_plot_model_draws_a_placed_model_like_plain(cluster, tmp_path, monkeypatch):
     """Keras wants a program named dot: here it is one that lends pygraphviz's."""
     (tmp_path / "dot").write_text(DOT)
     (tmp_path / "dot").chmod(0o755)

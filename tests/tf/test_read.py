@@ -97,8 +97,7 @@ def test_a_plan_of_a_function_is_one_of_what_it_builds_next():
         return keras.Model(x, layers.Dense(1)(y))
 
     cluster = sn.local_cluster(stand_in_gpus=2)
-    pins = {"dense": "gpu:0", "dense_1": "gpu:1"}
-    plan = sn.plan(build, cluster, batch=4, pins=pins)
+    plan = sn.plan(build, cluster, batch=4, pins={"dense": "gpu:0", "dense_1": "gpu:1"})
     models = {sn.emit(build, plan).name for _ in range(2)}
 
     assert sn.score(build, cluster, plan, batch=4).seconds == plan.seconds

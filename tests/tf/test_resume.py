@@ -36,9 +36,7 @@ def reached():
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_resumed_training_drops_what_it_would_have_dropped(
-    cluster, tmp_path, reached
-):
+def test_resumed_training_drops_what_it_would_have_dropped(cluster, tmp_path, reached):
     """One that failed leaves SIGTERM to the program."""
     whole = trained(cluster)
     for _ in range(2):
@@ -54,9 +52,7 @@ def test_a_resumed_training_drops_what_it_would_have_dropped(
 
 @pytest.mark.filterwarnings("ignore:the backup .* is incomplete")
 @pytest.mark.parametrize(("epoch", "left"), [(0, 4), (1, 3), (2, 2), (3, 0)])
-def test_a_termination_saves_the_step_and_ends_the_program(
-    epoch, left, cluster, tmp_path, reached
-):
+def test_termination_saves_the_step_and_exits(epoch, left, cluster, tmp_path, reached):
     """Exit code 143; killed while it saves, it begins the epoch or training anew."""
     moment = "on_epoch_begin" if left else "on_epoch_end"
     terminate = at(epoch, lambda: signal.raise_signal(signal.SIGTERM), moment)

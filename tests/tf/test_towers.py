@@ -9,6 +9,7 @@ import splitnet as sn
 from splitnet.core.graph import Towers
 from splitnet.tf.parallel.data_parallel import towers_of
 from splitnet.tf.parallel.towers import Shards
+from tests.tf import check
 from tests.tf.check import assert_near, emitted, in_policy, numbers, sgd, stack
 from tests.tf.zoo import MODELS
 from tests.tf.zoo.ways import FOUR, TWO, towered
@@ -17,9 +18,7 @@ from tests.tf.zoo.ways import FOUR, TWO, towered
 def test_moments_of_batch_norm_are_those_of_the_whole_batch(cluster):
     """Moving means; empty towers do not count. Wide ones return to their home."""
     net = towered([layers.BatchNormalization(), layers.Dense(8)], (30,))
-    placed = emitted(net, cluster, compiled=(sgd(), "mse"), batch=8)
-    plain = sn.unplace(placed)
-    plain.compile(sgd(), "mse", run_eagerly=True)
+    placed, plain = check.with_plain(emitted(net, cluster, batch=8))
     x, y = 3 + numbers(30, count=8), numbers(3, count=8)
     for size in (8, 2):
         for one in (placed, plain):
@@ -114,8 +113,7 @@ def test_data_parallel_joins_outputs_where_data_come_in():
 def test_data_parallel_takes_the_plain_model_of_a_placed_one(cluster):
     """Slices are whole layers again, and neither pins nor micro-batches go over."""
     net = sn.Net("cut")
-    x = net.input("x", (6,))
-    wide = net.split("wide", x, layers.Dense(9, "tanh"), on=TWO)
+    wide = net.split("wide", net.input("x", (6,)), layers.Dense(9, "tanh"), on=TWO)
     net.output(net.branch("head", wide, layers.Dense(3), on="gpu:2"))
     cut = emitted(net, cluster, {"microbatches": 2}, batch=8)
     plain, towers = sn.unplace(cut), sn.data_parallel(cut, cluster, batch=8)

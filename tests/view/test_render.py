@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import warnings
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
@@ -87,18 +88,14 @@ def test_render_dot_reports_what_went_wrong(monkeypatch):
     monkeypatch.setattr(render.subprocess, "run", fragile)
     assert b"<svg" in render.render_dot(dot_of(plans.siamese()), "svg")
 
-    def hang(command, **rest):
-        raise subprocess.TimeoutExpired(command, 120)
-
+    hang = Mock(side_effect=subprocess.TimeoutExpired("dot", 120))
     monkeypatch.setattr(render.subprocess, "run", hang)
     with pytest.raises(SplitnetError, match="more than 90 s"):
         render.render_dot("graph {}", "svg")
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_draw_needs_no_font_and_leaves_nothing_in_the_package(
-    cache, tmp_path, monkeypatch
-):
+def test_draw_needs_no_font_and_leaves_the_package_alone(cache, tmp_path, monkeypatch):
     """On a machine without any font, and with no cache, the picture is the same."""
     here = draw(plans.siamese(), tmp_path / "here.png").read_bytes()
     home, bare = tmp_path / "home", tmp_path / "bare.conf"

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -115,10 +115,9 @@ def unpacked(batch: Any) -> tuple[Any, Any, Any]:
     try:
         return keras.utils.unpack_x_y_sample_weight(batch)
     except ValueError:
-        raise AuditError(
-            "a batch is x, (x, y) or (x, y, sample_weight); several inputs are a list "
-            f"in the place of x. Received: {shown(batch)}."
-        ) from None
+        what = "a batch is x, (x, y) or (x, y, sample_weight)"
+        more = "several inputs are a list in the place of x"
+        raise AuditError(f"{what}; {more}. Received: {shown(batch)}.") from None
 
 
 @contextlib.contextmanager
@@ -128,9 +127,7 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
     plan = placed.plan
     placed.graphs.clear()
     with _ONE_AT_A_TIME, tf_api.watch_graphs() as functions:
-        yield lambda: _judged(
-            model, plan, placed, functions, list(placed.graphs), plan.batch
-        )
+        yield lambda: _judged(model, plan, placed, functions, placed.graphs, plan.batch)
 
 
 def _judged(
@@ -138,7 +135,7 @@ def _judged(
     plan: Plan,
     placed: Placed,
     functions: Sequence[Any],
-    graphs: Sequence[Any],
+    graphs: Collection[Any],
     batch: int,
     *,
     training: bool = True,

@@ -10,7 +10,7 @@ import contextlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,13 +21,8 @@ from splitnet.core.replication import batch_shares, tower_part
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import CARRIED_SCOPE, variables_of
 from splitnet.tf.internals.tf_api import walk
-from splitnet.tf.placement.device_function import (
-    CALLS,
-    canonical,
-    function_of,
-    is_update,
-    key_in,
-)
+from splitnet.tf.placement import device_function
+from splitnet.tf.placement.device_function import CALLS, canonical, function_of, key_in
 from splitnet.tf.placement.optimizer import all_optimizers
 from splitnet.tf.placement.placed import Placed
 
@@ -107,7 +102,8 @@ class Names:
 
     def of_optimizer(self, op_name: str) -> bool:
         """Whether an op is an optimizer's."""
-        return is_update(op_name) or any(o in f"/{op_name}" for o in self._optimizers)
+        update = device_function.is_update(op_name)
+        return update or any(o in f"/{op_name}" for o in self._optimizers)
 
 
 class Node:
@@ -145,7 +141,7 @@ class ExecutedStep:
     def __init__(
         self,
         nodes: Sequence[Any],
-        graphs: Sequence[Any],
+        graphs: Collection[Any],
         names: Names,
         shares: Sequence[int],
     ) -> None:

@@ -89,10 +89,9 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
     @keras_api.without("autocast_scope")  # only layers cast their weights
     def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         flat = keras_api.standardized_inputs(model, inputs)
-        if mask is not None:
-            for tensor, one in zip(flat, keras.tree.flatten(mask)):
-                if one is not None:
-                    keras_api.set_mask(tensor, one)
+        for tensor, one in zip(flat, keras.tree.flatten(mask)):
+            if one is not None:
+                keras_api.set_mask(tensor, one)
         tensors = {id(old): new for old, new in zip(model.inputs, flat)}
         shared = placed.shared[-1] if placed.shared else Shared()
         run = Run(tensors, {"training": training, **kwargs}, shared)

@@ -381,11 +381,8 @@ class Trace:
                 turns.add(own)
             return reached
 
-        tf_api.record_gradient(
-            [made[i] for i in gradient.flows],
-            [inputs[i] for i in gradient.reached],
-            backward,
-        )
+        given_by = [inputs[i] for i in gradient.reached]
+        tf_api.record_gradient([made[i] for i in gradient.flows], given_by, backward)
         there = iter(made)
         leaves = [one if one is None else next(there) for one in self._leaves]
         outputs = function.structured_outputs

@@ -95,8 +95,7 @@ def measure(
     timed = {k: v for k, v in _kinds(cluster).items() if v in cluster.free_devices}
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
     tell = on_progress or (lambda *_: None)
-    calls: list[costs.CallSeconds] = []
-    updates: list[costs.UpdateSeconds] = []
+    calls, updates = list[costs.CallSeconds](), list[costs.UpdateSeconds]()
     for labels, device in timed.items():
         watch = _Stopwatch(device)
         for (key, *flops), (call, site, needed) in jobs.items():

@@ -10,6 +10,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -60,10 +61,9 @@ def profile_step(
     plan = plan_of(model)
     inputs, targets, weights = observe.unpacked(batch)
     if not model.compiled or targets is None:
-        raise AuditError(
-            f"profile_step() runs training steps of model {model.name!r}: compile it, "
-            "and give a batch with targets, such as (x[:32], y[:32])."
-        )
+        what = f"profile_step() runs training steps of model {model.name!r}"
+        how = "compile it, and give a batch with targets, such as (x[:32], y[:32])"
+        raise AuditError(f"{what}: {how}.")
     if away := [f"{d.name} ({d.target})" for d in plan.cluster if d.host]:
         why = "a profiler sees the ops of its own program only"
         raise DeviceError(f"{why}. Use sn.measure(...) for devices of workers.", away)
@@ -75,10 +75,9 @@ def profile_step(
     found = (_timeline_of(spaces, plan, names, calls) for spaces in profiles)
     best = min(found, key=lambda timeline: timeline.seconds)
     if not best.tasks:
-        raise AuditError(
-            f"TensorFlow's profiler saw no op of model {plan.graph.name!r}. With "
-            "run_eagerly=True ops carry no names: compile without it."
-        )
+        fault = f"TensorFlow's profiler saw no op of model {plan.graph.name!r}"
+        why = "With run_eagerly=True ops carry no names: compile without it"
+        raise AuditError(f"{fault}. {why}.")
     return best
 
 
@@ -122,8 +121,7 @@ def _timeline_of(
     for name in real:
         mine = [(*span, task) for task, span in spans.items() if task.device == name]
         mine.sort(key=lambda item: item[0])
-        ends = [start for start, _, _ in mine[1:]]
-        for (start, stop, task), after in zip(mine, [*ends, inf]):
+        for (start, stop, task), (after, *_) in pairwise([*mine, (inf,)]):
             if (end := min(stop, after)) > start:
                 found.append(replace(task, start=start - begun, stop=end - begun))
     return Timeline(tuple(found), (), tuple(d.name for d in plan.cluster), {})

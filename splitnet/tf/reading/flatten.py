@@ -96,8 +96,7 @@ def named(pairs: Iterable[tuple[str | None, Any]]) -> tuple[Site, ...]:
 
     Pairs of a net have the branch, "branch/name"; of others None: each call is a part.
     """
-    taken: Counter[str] = Counter()
-    sites = []
+    taken, sites = Counter[str](), list[Site]()
     for part, node in pairs:
         name = getattr(node, "path", "") + node.operation.name
         if part is not None and not node.is_input:
@@ -135,8 +134,7 @@ def flow_of(
 
     `nested` as in `read`; `inputs` are symbolic tensors in place of its own, flat.
     """
-    nodes: list[Any] = []
-    times: Counter[str] = Counter()
+    nodes, times = list[Any](), Counter[str]()
 
     def follow(
         one: Any, tensors: dict[int, Any], path: str = "", training: Any = None

@@ -154,8 +154,7 @@ def _structure_of(
     }
     weights: dict[int, Weights] = {}  # each variable by its id, named by its path
     taken: Counter[str] = Counter()
-    tensors: dict[tuple[str, str, int], Tensor] = {}
-    calls = []
+    tensors, calls = dict[tuple[str, str, int], Tensor](), list[Call]()
     kept_bytes = _kept_bytes(sites, works, batch)
     layers = [one for site in sites for one in sublayers(site.node.operation)]
     compiled = all(layer.supports_jit for layer in layers)  # with XLA, on a GPU

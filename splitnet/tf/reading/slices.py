@@ -63,15 +63,12 @@ def cut_layer(
     axis = _axis_of(layer, config, count)
     width = _extent(config[_COUNTED[kind][0]], axis)
     if width < count:
-        what = f"{width} {'heads' if attends else 'outputs'}"
-        raise SplitnetError(
-            f"{who} has {what}, which cannot be cut over {count} devices."
-        )
+        what = f"{width} {'heads' if attends else 'outputs'}, which cannot be cut"
+        raise SplitnetError(f"{who} has {what} over {count} devices.")
     whole = copies.of(layer)
     if not isinstance(call(whole), keras.KerasTensor):
-        raise SplitnetError(
-            f"{who} gives several outputs, which slices cannot; use net.branch."
-        )
+        why = "gives several outputs, which slices cannot"
+        raise SplitnetError(f"{who} {why}; use net.branch.")
     source = layer if layer.built else whole
     activation = getattr(layer, "activation", None)
     if getattr(activation, "__name__", "") in _ELEMENTWISE:
@@ -127,10 +124,8 @@ def _checked_config(layer: Any) -> dict[str, Any]:
         and type(activation).build is not keras.layers.Layer.build,
     }
     if found := [what for what, has in obstacles.items() if has]:
-        fault = "which its slices cannot have each for itself; use net.branch"
-        raise SplitnetError(
-            f"{kind} {layer.name!r} has {' and '.join(found)}, {fault}."
-        )
+        why = "which its slices cannot have each for itself; use net.branch"
+        raise SplitnetError(f"{kind} {layer.name!r} has {' and '.join(found)}, {why}.")
     return config
 
 
@@ -157,20 +152,18 @@ def _extent(value: Any, axis: int) -> int:
     return int(value[axis] if isinstance(value, list | tuple) else value)
 
 
-def _give_slices(
-    layer: Any, whole: Any, clone: Any, share: tuple[int, int, int]
-) -> None:
+def _give_slices(layer: Any, whole: Any, part: Any, cut: tuple[int, int, int]) -> None:
     """Let a slice's variables stand for their part of the whole layer's."""
-    start, size, width = share
-    for mine, its in matched(whole, clone):
+    start, size, width = cut
+    for mine, its in matched(whole, part):
         if its.name == "seed_generator_state":
             continue
         axis = cut_axis(mine, its)
         if axis is not None:
             _check_rules(layer, mine, axis)
             each = mine.shape[axis] // width
-            cut = functools.partial(_slice_of, mine, axis, start * each, size * each)
-            keras_api.borrow_value(its, cut)
+            value = functools.partial(_slice_of, mine, axis, start * each, size * each)
+            keras_api.borrow_value(its, value)
         elif not start and type(layer).__name__ in HEAD_SLICES:
             keras_api.copy_value(its, mine)
         else:
@@ -183,10 +176,7 @@ def _give_slices(
 def matched(whole: Any, clone: Any) -> list[tuple[Any, Any]]:
     """Each variable of a slice with the whole layer's; a slice may lack the last."""
     rest = iter(whole.variables)
-    return [
-        (next(mine for mine in rest if mine.name == its.name), its)
-        for its in clone.variables
-    ]
+    return [(next(x for x in rest if x.name == v.name), v) for v in clone.variables]
 
 
 def cut_axis(whole: Any, part: Any) -> int | None:

@@ -62,7 +62,7 @@ def _functional_of(model: Any) -> Any:
             "a model is a splitnet.Net, a keras.Model, or a function without arguments "
             f"that builds one. Received: {model!r} ({type(model).__name__})."
         )
-    kind, own = type(model), vars(model)
+    kind, own = type(model), {} if "_splitnet" in vars(model) else vars(model)
     base, codes = keras_api.Functional, ("call", "__call__")
     if isinstance(model, keras.Sequential):
         base, codes = keras.Sequential, (*codes, *STEPS)  # it becomes functional
@@ -71,12 +71,7 @@ def _functional_of(model: Any) -> Any:
                 f"the Sequential model {model.name!r} is not built, so its shapes are "
                 "not known. Start it with keras.Input(shape), or call model.build()."
             )
-    hidden = [
-        name
-        for name in codes
-        if getattr(kind, name) is not getattr(base, name)
-        or (name in own and "_splitnet" not in own)
-    ]
+    hidden = [n for n in codes if n in own or getattr(kind, n) is not getattr(base, n)]
     if hidden:
         raise DeclarationError(
             f"model {model.name!r} ({kind.__qualname__}) is subclassed: its "
@@ -96,8 +91,7 @@ def sized(blueprint: Blueprint) -> Blueprint:
 
     It is logged once for each model: of an image its other side, or 224.
     """
-    open_sizes: list[str] = []
-    given = []
+    open_sizes, given = list[str](), list[Any]()
     for node in blueprint.flow.inputs:
         tensor, extent = node.outputs[0], UNKNOWN_EXTENT
         if len(tensor.shape) == 4:
@@ -208,8 +202,7 @@ def trace_of(net: Net, upto: int) -> "NetTrace":
             raise
         return trace
 
-    found: NetTrace = keras_api.without_memory(follow)
-    return found
+    return keras_api.without_memory(follow)
 
 
 class NetTrace:
@@ -245,10 +238,9 @@ class NetTrace:
             try:
                 found = (found if isinstance(found, dict | list | tuple) else {})[key]
             except (KeyError, IndexError, TypeError):
-                raise LookupError(
-                    f"branch {value.name!r} has no output {key!r}; it returned "
-                    f"{keras.tree.map_structure(lambda t: tuple(t.shape), found)}."
-                ) from None
+                made = keras.tree.map_structure(lambda t: tuple(t.shape), found)
+                fault = f"branch {value.name!r} has no output {key!r}"
+                raise LookupError(f"{fault}; it returned {made}.") from None
         return found
 
     def result(self, branch: Branch) -> Any:
@@ -271,10 +263,8 @@ class NetTrace:
                 made = self._apply(branch.body, inputs)
             flat = keras.tree.flatten(made)
             if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
-                wanted = "a tensor, or a tuple, list or dict of tensors"
-                raise SplitnetError(
-                    f"its body returned {made!r}; it must return {wanted}."
-                )
+                rule = "it must return a tensor, or a tuple, list or dict of tensors"
+                raise SplitnetError(f"its body returned {made!r}; {rule}.")
         except Exception as error:  # whatever a layer or a user's function raises
             if keras_api.needs_memory(error):
                 raise

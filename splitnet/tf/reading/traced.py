@@ -351,8 +351,7 @@ def _early(backward: _Ops, incoming: _Tensors) -> tuple[list[Any], list[Any]]:
     transposes made again, and products: TensorFlow makes c (g a) to g (c a).
     """
     waiting, made = {id(t.op) for t in incoming}, {id(op) for op in backward}
-    found: dict[int, Any] = {}
-    others: dict[int, Any] = {}
+    found, others = dict[int, Any](), dict[int, Any]()
     for op in backward:
         before = [*(t.op for t in op.inputs), *op.control_inputs]
         if not any(id(one) in waiting for one in before):

@@ -109,8 +109,7 @@ def check_settings(settings: Settings) -> list[_Step]:
     """The calls that apply settings here, for all GPUs alike, as TensorFlow demands."""
     tf = _tf()
     config = tf.config
-    faults: list[str] = []
-    steps: list[_Step] = []
+    faults, steps = list[str](), list[_Step]()
     gpus = list(enumerate(config.list_physical_devices("GPU")))
     if isinstance(visible := settings["visible"], tuple):
         if missing := [str(i) for i in visible if i >= len(gpus)]:
@@ -200,9 +199,8 @@ def make_cpu_devices(count: int) -> None:
 def _divide(device: Any, limits: Sequence[float | None]) -> None:
     """Divide a device into logical ones with these limits, in MiB."""
     config = _tf().config
-    config.set_logical_device_configuration(
-        device, [config.LogicalDeviceConfiguration(memory_limit=m) for m in limits]
-    )
+    made = [config.LogicalDeviceConfiguration(memory_limit=m) for m in limits]
+    config.set_logical_device_configuration(device, made)
 
 
 def _tf() -> Any:

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -126,19 +127,14 @@ class Connection(AbstractContextManager["Connection"]):
 
     def _loss(self, bad: dict[str, Health], reason: str = "") -> WorkerError:
         """The error about lost workers, with the parts of all models that they ran."""
-        words = []
-        for name, health in bad.items():
-            ran = {
-                f"{device} ran {part}": None
-                for plan in _plans.values()
-                for part, device in plan.device_of.items()
-                if plan.cluster[device].host == name
-            }
-            words.append(". ".join([str(health), *ran]))
+        ran = defaultdict[str, dict[str, None]](dict)  # by host
+        for plan in _plans.values():
+            for part, device in plan.device_of.items():
+                ran[plan.cluster[device].host][f"{device} ran {part}"] = None
+        words = [". ".join([str(health), *ran[name]]) for name, health in bad.items()]
         again = "" if bad else " All are healthy now: one was restarted, and is empty."
-        rest = ""
-        if 0 < len(bad) < len(workers_of(self.cluster)):
-            rest = f", or without it, sn.connect(cluster.without({str([*bad])[1:-1]}))"
+        rest = f", or without it, sn.connect(cluster.without({str([*bad])[1:-1]}))"
+        rest *= 0 < len(bad) < len(workers_of(self.cluster))
         return WorkerError(
             f"a worker is lost{reason}.{again} Join again, sn.connect(cluster), once "
             f"it is back{rest}; plan and emit the model for that cluster, and fit with "
@@ -417,16 +413,14 @@ JOB_VARIABLES = {  # of jobs of many hosts, in the order in which they are asked
 }
 
 
-def _cluster(
-    client: str, workers: Sequence[str], environ: Mapping[str, str]
-) -> Cluster:
+def _cluster(client: str, workers: Sequence[str], env: Mapping[str, str]) -> Cluster:
     """Devices of equal hosts, their addresses, and usual links in and between hosts."""
     told = ("SPLITNET_GPUS_PER_HOST", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
-    said = next(filter(None, map(environ.get, told)), "0")
+    said = next(filter(None, map(env.get, told)), "0")
     model, _, count = said.rpartition(":")  # Slurm says "4" or "a100:4"
     if not count.isdigit():
         raise ValueError(f"the number of GPUs of a host is {said!r}")
-    preset = environ.get("SPLITNET_GPU_PRESET") or preset_of(model) or None
+    preset = env.get("SPLITNET_GPU_PRESET") or preset_of(model) or None
     jobs = [f"worker:{index}" for index in range(len(workers))]
     kinds = ["cpu:0", *(f"gpu:{number}" for number in range(int(count)))]
     names = ("cpu:0", *(f"{job}/{kind}" for job in jobs for kind in kinds))

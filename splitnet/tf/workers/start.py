@@ -103,14 +103,12 @@ class LocalWorkers(AbstractContextManager["LocalWorkers"]):
             how: Any = {"stdout": subprocess.PIPE, "stderr": written}
             how |= {"start_new_session": True}  # Ctrl-C is its owner's to handle
             how |= {"preexec_fn": end_with_parent, "env": heap | os.environ | own}
-            process = subprocess.Popen(command, **how)
-        self.processes[index : index + 1] = [process]
+            self.processes[index : index + 1] = [subprocess.Popen(command, **how)]
 
     def room(self, indices: Iterable[int]) -> dict[str, int]:
         """Wait until these workers are ready; the bytes that limited ones have."""
         deadline = time.monotonic() + _START_SECONDS
-        faults: list[str] = []
-        room: dict[str, int] = {}
+        faults, room = list[str](), dict[str, int]()
         for index in indices:
             process, left = self.processes[index], max(deadline - time.monotonic(), 0.0)
             if not select.select([process.stdout], [], [], left)[0]:
@@ -240,11 +238,8 @@ def isolate() -> None:
             if error := _call("unshare", _NEW_NET | _NEW_USER):
                 raise OSError(error, os.strerror(error))
             # The same user inside, so that files keep their owners.
-            for file, text in (
-                ("setgroups", "deny"),
-                ("uid_map", f"{user} {user} 1"),
-                ("gid_map", f"{group} {group} 1"),
-            ):
+            ids = {"uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
+            for file, text in ({"setgroups": "deny"} | ids).items():
                 Path("/proc/self", file).write_text(text, encoding="ascii")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
             fcntl.ioctl(plug, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))

@@ -16,15 +16,7 @@ from splitnet.planner.engine.tasks import tasks_of
 from splitnet.planner.evaluate import Evaluator, score
 from splitnet.planner.load_graph import cut_size
 from splitnet.planner.problem import value_of
-from tests.planner.engine.problems import (
-    best_of_all,
-    calls_problem,
-    free_problem,
-    random_graph,
-    random_loads,
-    step_problem,
-    with_room,
-)
+from tests.planner.engine import problems as drawn
 from tests.zoo import random_dag
 
 
@@ -35,11 +27,11 @@ from tests.zoo import random_dag
 )
 def test_small_problems_are_optimal(seed, objective, contiguity):
     """The value equals the least of all assignments; no bound is above it."""
-    problem = step_problem(5, seed)
+    problem = drawn.step_problem(5, seed)
     if objective == "loads":
         how = {"cut_penalty": 0.01 * (seed % 2), "contiguity": contiguity}
-        problem, objective = random_loads(5, seed, **how), "throughput"
-    best = best_of_all(problem, objective)
+        problem, objective = drawn.random_loads(5, seed, **how), "throughput"
+    best = drawn.best_of_all(problem, objective)
 
     found = solve(problem, objective=objective)
 
@@ -53,17 +45,17 @@ def test_small_problems_are_optimal(seed, objective, contiguity):
 @pytest.mark.parametrize("scale", [1e-12, 1e18])
 def test_bounds_hold_for_figures_of_any_size(scale):
     """HiGHS refuses coefficients below 1e-9 and above 1e15."""
-    problem = random_loads(5, 0)
+    problem = drawn.random_loads(5, 0)
     size, seconds = problem.graph.size_bytes, problem.graph.seconds
     size[0] = seconds[0, 0] = scale
     bound = lower_bound(problem, "throughput", hard=True)
-    assert 0 < bound <= best_of_all(problem, "throughput")
+    assert 0 < bound <= drawn.best_of_all(problem, "throughput")
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_placement_of_calls_is_below_the_bound(seed):
     """Whatever is where, and whichever functions that makes."""
-    problem, draw = calls_problem(seed), np.random.default_rng(seed)
+    problem, draw = drawn.calls_problem(seed), np.random.default_rng(seed)
     bound = lower_bound(problem, "latency")
     kinds = problem.graph.allowed.argmax(axis=1)
     for share in (0.0, 0.02, 0.1, 0.3, 1.0) * 4:
@@ -75,13 +67,10 @@ def test_no_placement_of_calls_is_below_the_bound(seed):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_search_is_repeated_and_longer_ones_go_on(objective):
-    problem = step_problem(45, 4, gpus=3)
-    how = {"time_limit": 600.0, "seed": 3, "prove": False}
+    problem = drawn.step_problem(45, 4, gpus=3)
+    how = {"objective": objective, "time_limit": 600.0, "seed": 3, "prove": False}
 
-    found = [
-        solve(problem, objective=objective, **how, effort=effort)
-        for effort in (60_000, 60_000, 4_000)
-    ]
+    found = [solve(problem, **how, effort=most) for most in (60_000, 60_000, 4_000)]
 
     assert not any(one.ended_by_clock for one in found)
     assert found[0].assignment.tolist() == found[1].assignment.tolist()
@@ -89,7 +78,7 @@ def test_search_is_repeated_and_longer_ones_go_on(objective):
 
 
 def test_clock_ends_a_search_and_says_so():
-    problem = step_problem(24, 1)
+    problem = drawn.step_problem(24, 1)
 
     found = solve(problem, objective="latency", effort=10**12, time_limit=0.2)
 
@@ -100,9 +89,10 @@ def test_clock_ends_a_search_and_says_so():
 @pytest.mark.parametrize("calls", [24, 90])
 def test_without_time_the_gpus_are_still_used(calls):
     """No GPU has room for all, four have: the first start is packed onto them."""
-    problem = free_problem(random_graph(calls, 1), Cluster.of("4*gpu", "cpu"))
+    box = Cluster.of("4*gpu", "cpu")
+    problem = drawn.free_problem(drawn.random_graph(calls, 1), box)
     room = 0.4 * problem.simulated(np.zeros(calls, np.int64))[1][0]
-    problem = with_room(problem, [room] * 4 + [1e12])
+    problem = drawn.with_room(problem, [room] * 4 + [1e12])
 
     found = solve(problem, objective="latency", time_limit=1e-4)
 
@@ -118,9 +108,9 @@ def test_without_time_the_gpus_are_still_used(calls):
 )
 def test_what_cannot_be_is_infeasible(calls, objective, broken):
     """By branch and bound, and by a longer search."""
-    problem = step_problem(calls, 1)
+    problem = drawn.step_problem(calls, 1)
     if broken == "memory":
-        problem = with_room(problem, [1e6] * 3)
+        problem = drawn.with_room(problem, [1e6] * 3)
     else:
         problem.graph.allowed[2] = False
 
@@ -135,8 +125,8 @@ def test_what_cannot_be_is_infeasible(calls, objective, broken):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda s: step_problem(12 + s, s, gpus=1 + s % 4, overhead=s % 2 / 3e9),
-        calls_problem,
+        lambda s: drawn.step_problem(12 + s, s, gpus=1 + s % 4, overhead=s % 2 / 3e9),
+        drawn.calls_problem,
     ],
 )
 def test_makespan_equals_the_event_loop(make, seed):

@@ -154,8 +154,7 @@ def test_what_a_step_does_around_its_parts(rate, cluster):
     words = net.input("words", (5,), "int32")
     net.output(net.towers("all", words, body, on=TWO, weights_on="gpu:2"))
     compiled = keras.optimizers.AdamW(rate), "sparse_categorical_crossentropy"
-    model = emitted(net, cluster, {}, None, batch=8)
-    model.compile(*compiled, metrics=["accuracy"])
+    model = emitted(net, cluster, compiled=(*compiled, None, ["accuracy"]), batch=8)
     sn.audit(model, None, (np.ones((8, 5), "int32"), np.ones(8))).check()
 
 

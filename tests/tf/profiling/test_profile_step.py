@@ -32,10 +32,8 @@ def test_profile_step_tells_when_each_part_ran(model):
     assert all(plan.device_of[task.part] == task.device for task in timeline.tasks)
     assert min(task.start for task in timeline.tasks) == 0
     left = [task for task in timeline.tasks if task.part == "left"]
-    ahead, back = (
-        [task for task in left if task.phase == phase]
-        for phase in ("forward", "backward")
-    )
+    ahead = [task for task in left if task.phase == "forward"]
+    back = [task for task in left if task.phase == "backward"]
     assert [task.microbatch for task in ahead] == [0, 1, 2, 3]
     assert len(back) == 4
     assert ahead[0].start < back[0].start

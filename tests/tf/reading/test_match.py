@@ -76,8 +76,7 @@ def test_another_net_is_refused_with_what_differs():
 
 def test_pins_are_no_other_net(tmp_path):
     """They beat what is declared, also from a file; what else differs is refused."""
-    plan = planned(net(), pins={"a": "gpu:1", "join": "gpu:0"})
-    plan.save(tmp_path / "plan.json")
+    planned(net(), pins={"a": "gpu:1", "join": "gpu:0"}).save(tmp_path / "plan.json")
     loaded = sn.load_plan(tmp_path / "plan.json")
 
     assert (loaded.device_of["a"], loaded.device_of["join"]) == ("gpu:1", "gpu:0")

@@ -18,26 +18,21 @@ TROUBLE = (
     "2026-01-02 03:04:05.678901: W tsl/framework/gpu.cc:77] cannot dlopen libcudnn",
 )
 OTHERS = "Epoch 1/5", "I was here", "ValueError: E0000 is none", "Warning: sparse"
+EVERY = (*TALK, *TROUBLE, *OTHERS)
 
 
 @pytest.mark.parametrize(
     ("level", "driver", "shown"),
-    [
-        (None, True, (*TROUBLE, *OTHERS)),
-        (None, False, OTHERS),
-        ("0", False, (*TALK, *TROUBLE, *OTHERS)),
-    ],
+    [(None, True, (*TROUBLE, *OTHERS)), (None, False, OTHERS), ("0", False, EVERY)],
 )
-def test_log_filter_keeps_all_other_lines(
-    monkeypatch, capfd, tmp_path, level, driver, shown
-):
+def test_log_filter_keeps_the_rest(monkeypatch, capfd, tmp_path, level, driver, shown):
     """A failing GPU matters where there is a driver; level 0 asks for every line."""
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level or "2")
     monkeypatch.setattr(logging, "_DRIVER", tmp_path / ("" if driver else "none"))
 
     def fail():
         with logging.log_filter():
-            os.write(2, "\n".join([*TALK, *TROUBLE, *OTHERS, ""]).encode())
+            os.write(2, "\n".join([*EVERY, ""]).encode())
             raise KeyError
 
     with pytest.raises(KeyError):

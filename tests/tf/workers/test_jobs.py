@@ -139,9 +139,7 @@ env -0 > client
 """
 
 
-def test_a_job_of_slurm_is_tried_again_and_all_know_its_cluster(
-    tmp_path, cli, monkeypatch
-):
+def test_a_job_of_slurm_is_retried_and_all_know_its_cluster(tmp_path, cli, monkeypatch):
     """Worker and program start twice, and are told the same cluster."""
     script = cli("launch --max-restarts 1 -- train").out
     assert "GPUS" not in script  # those that `sbatch --gpus-per-node` grants count
@@ -189,8 +187,6 @@ for model in (placed, sn.unplace(placed)):
 devices = sorted(set(plan.device_of.values()))
 json.dump([devices, *losses], open("answer", "w"))
 """
-
-
 PODS_RUN = """
 # As Kubernetes: a process for each pod, with its variables, name and address.
 import ctypes, json, os, subprocess, sys

@@ -119,9 +119,7 @@ class Loops(layers.Layer):
             lambda i, x: (i + 1, ops.tanh(x @ self.kernel)),
             (0, inputs),
         )
-        total, _ = ops.scan(
-            lambda carry, row: (carry + ops.sin(row), carry), x[0] * 0.0, x
-        )
+        total, _ = ops.scan(lambda acc, row: (acc + ops.sin(row), acc), x[0] * 0.0, x)
         x = ops.cond(ops.sum(total) > 0, lambda: x * 2.0, lambda: x @ self.kernel)
         return total + ops.vectorized_map(lambda row: row * ops.sum(row), x)
 

@@ -154,5 +154,4 @@ def mixed_float16():
 
     # Graphs and eager steps round half precision at other places.
     more = {"run_eagerly": False}
-    sizes = (5, 5, 5, 5)
-    return replace(branches, optimizer=scaled, compilation=more, sizes=sizes)
+    return replace(branches, optimizer=scaled, compilation=more, sizes=(5, 5, 5, 5))
