@@ -161,8 +161,7 @@ def largest_batch(
     def lacks(batch: int) -> bool:
         one = scaled_graph(graph, batch)
         if device_of is None:
-            evaluator = Evaluator.of(one, cluster, options)
-            return not planner.fits_somewhere(evaluator, seconds=2.0)
+            return not planner.fits_somewhere(Evaluator.of(one, cluster, options), 2.0)
         plan = score(one, cluster, device_of, options)
         plan = executed(plan, replace(how, microbatches=min(how.microbatches, batch)))
         return bool(lacking_bytes(cluster, plan.memory))

@@ -96,6 +96,11 @@ def test_what_micro_batches_change_is_warned_of(cluster):
     with pytest.warns(UserWarning, match="the mask of tag reaches the loss"):
         check.emitted(words, cluster, way, batch=12)
 
+    x = keras.Input((4,))
+    mixing = keras.Model(x, x * keras.ops.mean(x))
+    with pytest.warns(UserWarning, match="mean makes one tensor of all samples, here"):
+        check.emitted(mixing, cluster, way, batch=12)
+
 
 @pytest.mark.parametrize(
     ("way", "words"),

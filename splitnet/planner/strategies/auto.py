@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from splitnet.core.cluster import Cluster, Device
@@ -199,8 +199,7 @@ class Choice(Trial):
         more = [*self._searched(graph)] if searched else []
         seconds = max(options.time_limit, _TRIAL_SECONDS)
         self.until = time.monotonic() + seconds
-        if not searched:  # for a remedy, which may stay unknown
-            self.last = self.until + seconds
+        self.last = inf if searched else self.until + seconds  # a remedy may be missed
         self.run(more)
         if searched:
             self.climb()

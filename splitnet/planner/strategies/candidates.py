@@ -212,8 +212,7 @@ class Trial:
         if faults:
             raise DeclarationError("such a strategy cannot be.", faults)
         self.found: list[Candidate] = []
-        self.until = self.last = inf
-        self.ended_by_clock = False
+        self.until, self.last, self.ended_by_clock = inf, inf, False
 
     def run(self, known: Iterable[Placed] = ()) -> None:
         """Every strategy that may be chosen; `known` are placements that were searched.

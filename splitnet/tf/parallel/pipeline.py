@@ -241,6 +241,9 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     if faults:
         what = f"{head} model {model.name!r} cannot be cut; use microbatches=1."
         raise DeclarationError(listed(what, faults))
+    if mixing := [n.operation.name for n in keras_api.nodes_of(model) if _mixes(n)]:
+        what = f"{', '.join(mixing[:6])} makes one tensor of all samples"
+        warn(f"{head} {what}, here of each micro-batch, which trains another model.")
     outputs = zip(model.output_names, model.outputs)
     if masked := [name for name, out in outputs if keras_api.mask_of(out) is not None]:
         warn(
@@ -299,6 +302,12 @@ def warn_of_norms(model: Any, placed: Placed) -> None:
             warn(f"{into}, {why}. Freeze it again, and compile.")
 
 
+def _mixes(node: Any) -> bool:
+    """Whether a call makes a tensor without axis of samples of what has one."""
+    inputs, outputs = node.input_tensors, node.outputs
+    return any(map(is_split, inputs)) and not all(map(is_split, outputs))
+
+
 def _own_steps(model: Any) -> list[str]:
     """What a class of the user's own does otherwise in a training step."""
     names = ("train_step", "compute_loss")
@@ -346,10 +355,9 @@ def obstacles_of(source: Any) -> dict[str, str]:
         if keras_api.mask_of(tensor) is not None:  # of an output
             note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
     for site in blueprint.sites:
-        inputs, outputs = site.node.input_tensors, site.node.outputs
-        if any(map(is_sparse, inputs)):
+        if any(map(is_sparse, site.node.input_tensors)):
             note(f"{site.call!r} reads a sparse tensor")
-        if any(map(is_split, inputs)) and not all(map(is_split, outputs)):
+        if _mixes(site.node):
             note(f"{site.call!r} makes one tensor of all samples")
         for layer in keras_api.sublayers(site.node.operation):
             if layer in keras_api.norms_of(layer):
