@@ -178,7 +178,8 @@ def test_models_that_cannot_be_cut_are_refused(cluster):
         return tf.reduce_sum((true - made) ** 2)
 
     model = emitted(cluster, microbatches=2)
-    for loss in (keras.losses.MeanSquaredError(reduction="sum"), "dice", summed):
+    total, pairs = keras.losses.MeanSquaredError(reduction="sum"), keras.losses.Circle()
+    for loss in (total, pairs, "dice", summed):
         with pytest.raises(sn.DeclarationError, match="not the mean of its samples'"):
             model.compile("sgd", loss)
     for loss in (keras.losses.Dice(axis=(1,)), lambda *two: summed(*two) / len(two[0])):

@@ -33,7 +33,7 @@ _Waits = tuple[int, list[_Unit], list[_Unit]]
 """A window in micro-batches, what ends a stage, and its first units with weights."""
 _SPECTRAL = keras.layers.SpectralNormalization
 _MEANS = ("sum_over_batch_size", "mean", "auto")
-_OF_BATCHES = ("dice", "tversky", "circle")  # losses of Keras that may be no such means
+_OF_BATCHES = ("dice", "tversky")  # losses of Keras that may be no such means
 
 
 def pipelined(model: Any, placed: Placed) -> None:
@@ -322,7 +322,7 @@ def _sums(model: Any) -> list[str]:
         inner = getattr(loss, "fn", loss)
         name = getattr(inner, "__name__", "")
         tried = not keras_api.from_keras(inner) or name in _OF_BATCHES
-        means = getattr(loss, "reduction", _MEANS[0]) in _MEANS
+        means = getattr(loss, "reduction", _MEANS[0]) in _MEANS and name != "circle"
         if not means or tried and not all(_is_mean(loss, o) for o in model.outputs):
             found.append(getattr(loss, "name", name))
     return found
