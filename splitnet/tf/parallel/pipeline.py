@@ -303,7 +303,7 @@ def warn_of_norms(model: Any, placed: Placed) -> None:
 
 
 def _mixes(node: Any) -> bool:
-    """Whether a call makes a tensor without axis of samples of what has one."""
+    """Whether a call combines samples: it reads a batch, what it makes is none."""
     inputs, outputs = node.input_tensors, node.outputs
     return any(map(is_split, inputs)) and not all(map(is_split, outputs))
 
