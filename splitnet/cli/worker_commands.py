@@ -168,8 +168,7 @@ def launch(
     """Write an sbatch script or a Kubernetes manifest for a program.
 
     Each host serves its devices by `splitnet worker`; the program runs once and calls
-    sn.connect(). Nothing is started: sbatch or kubectl starts, watches and ends the
-    processes.
+    sn.connect(). Nothing is started: sbatch or kubectl starts and ends processes.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

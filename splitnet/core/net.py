@@ -68,8 +68,7 @@ class Net(Pictured):
 
     Examples:
         >>> net = Net("small")
-        >>> x = net.input("x", (4,))
-        >>> net.output(net.branch("a", x, object(), on="gpu:0"))
+        >>> net.output(net.branch("a", net.input("x", (4,)), object(), on="gpu:0"))
         >>> [(branch.name, branch.on) for branch in net.branches]
         [('x', ('cpu',)), ('a', ('gpu:0',))]
     """

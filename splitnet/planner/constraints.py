@@ -200,8 +200,7 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     A name beats a pattern, and a more specific name a less specific one: a part, then a
     call, a model inside the model, a range of calls "a, b .. c" (those on paths from a
     or b to c; ".. c": from any), what names of calls begin with ("block1" of
-    "block1_conv") if nothing else has that name, a layer. Among patterns the first that
-    matches wins.
+    "block1_conv") if nothing else has that name, a layer; of patterns the first match.
     """
     names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
     taken, order = {*chain(*names.values())}, cache(graph.networkx)

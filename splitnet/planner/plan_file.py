@@ -66,8 +66,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 def load_plan(path: str | Path) -> Plan:
     """Read a plan and compute again what follows from it. TensorFlow is not needed.
 
-    The `device_of` table may have been edited by hand: another device of the cluster
-    for a part.
+    `device_of` may have been edited by hand: another device of the cluster for a part.
 
     Raises:
         PlanFileError: no such file, or not a plan; the message names the field.

@@ -49,8 +49,7 @@ def report(
         measured: the step as it ran; drawn below the planned one, on the same scale.
 
     Raises:
-        SplitnetError: the thing is neither a plan nor an audit, or the file cannot be
-            written.
+        SplitnetError: the thing is no plan or audit, or the file cannot be written.
     """
     return write_bytes(report_html(thing, measured=measured).encode(), path, "report")
 

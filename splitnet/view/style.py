@@ -171,8 +171,6 @@ def shortened(text: str, most: int) -> str:
 def ranged(names: Sequence[str], most: int) -> str:
     """Name a group by its first and last member; common folders only once, if at all.
 
-    >>> ranged(["tower_0", "tower_1", "tower_2"], 30)
-    'tower_0 … tower_2'
     >>> ranged(["encoder/layer_0/query", "encoder/layer_0/value"], 25)
     'layer_0/query … value'
     """

@@ -4,9 +4,8 @@ A memetic multilevel scheme, as in Sanders and Schulz, "Distributed Evolutionary
 Partitioning" (2012), in turns of two kinds:
 
 construct   a chain partition of a new order, if loads are minimised
-improve     one or two of the best assignments, or a new one: groups are merged along
-            expensive edges, the clusters annealed, and refined while they are taken
-            apart again
+improve     one or two of the best assignments, or a new one: groups are merged, short
+            chains or along expensive edges, and refined as they are taken apart
 
 What devices hold at their peaks is estimated with the makespan, else as sums of bytes.
 What the simulator finds above that lowers the capacity with which the search goes on;
@@ -41,7 +40,8 @@ _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 # until the end. An estimate of so many times the capacity is not simulated.
 _KEPT, _ROOMY, _UNSURE, _TOO_FULL = 0.9, 2, 0.1, 1.2
 _ELITE = 10  # best assignments that are kept
-_NEW = 0.15  # of the turns, those with a new start
+_NEW, _CHAINS = 0.15, 0.8  # of the turns, those with a new start; that merge chains
+_CHAIN = 3.0, inf  # groups and bytes of a chain, at most
 # List schedules to begin with; how often a turn goes on with the room that peaks need.
 _SCHEDULES, _CORRECTIONS = 10, 4
 
@@ -249,12 +249,15 @@ class _Search:
         each *= fastest / (int(limited.sum()) or len(room))  # of equal devices
         most = each, 0.5 * room.max(initial=0.0, where=limited) or inf
         target = max(int(clusters), 2 * here.device_count)
-        while (groups := here.group_count) > target:
+        chains = tasks is not None and random.random() < _CHAINS
+        while (groups := here.group_count) > target or chains:
             count = max(target, groups // 2)
             count = target if count < 1.5 * target else count
-            cluster, count = starts.merge_edges(here, keep, count, random, power, most)
-            if count > 0.95 * groups:
+            how = (1, random, 0.0, _CHAIN) if chains else (count, random, power, most)
+            cluster, count = starts.merge_edges(here, keep, *how, chains=chains)
+            if count > 0.95 * groups and not chains:
                 break
+            chains = False
             self.budget.spend(200 + 0.3 * len(here.graph.net_pins))
             finer.append(((here, tasks), cluster))
             here = problems.contract(here, cluster, count)

@@ -63,20 +63,25 @@ def merge_edges(
     random: np.random.Generator,
     rating: float,
     most: tuple[float, float],
+    *,
+    chains: bool = False,
 ) -> tuple[Ints, int]:
     """Merge the ends of the most expensive edges until `target` clusters are left.
 
     An edge ranks by the seconds of the nets from one end to the other, give or take
     half of it, over the product of the ends' seconds to the power `rating`. Clusters
     have so many seconds and bytes at `most`. Groups of different `keep`, of different
-    allowed devices, or both with `apart` constraints stay separate. Returns the cluster
-    of each group and the number of clusters.
+    allowed devices, or both with `apart` constraints stay separate. With `chains`, each
+    is the only reader of another, and `most` of groups, not seconds. Returns the
+    cluster of each group and the number of clusters.
     """
     graph, groups = problem.graph, problem.group_count
     seconds = graph.seconds.min(axis=1, initial=inf)
     net = load_graph.owners(graph.net_start)
     a, b = graph.net_pins[graph.net_start[:-1]][net], graph.net_pins
     cost, real = graph.net_seconds.max(axis=1, initial=0.0)[net], a != b
+    alone = (np.diff(graph.successor_start)[a] == 1) & real
+    alone &= np.diff(graph.predecessor_start)[b] == 1
     ends = np.minimum(a, b) * groups + np.maximum(a, b)
     pairs, at = np.unique(ends[real], return_inverse=True)
     a, b = np.divmod(pairs, max(1, groups))
@@ -85,6 +90,9 @@ def merge_edges(
     least = 1e-3 * seconds.mean() + 1e-300
     rank /= ((seconds[a] + least) * (seconds[b] + least)) ** rating
     order = np.argsort(-rank, kind="stable")
+    if chains:
+        order = order[np.bincount(at, alone[real], len(pairs))[order] > 0]
+        seconds = np.ones(groups)
     keys = np.random.default_rng(0).integers(2**63, size=1 + graph.allowed.shape[1])
     kind = keep * keys[0] + graph.allowed @ keys[1:]  # equal if both are equal
     sums = np.array([seconds, graph.size_bytes, np.diff(graph.apart_start) > 0])

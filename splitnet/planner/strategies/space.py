@@ -185,9 +185,6 @@ def _even(
     """Where to cut a line so that the heaviest stage is lightest. O(n^2 count).
 
     A stage weighs what is in it, or what crosses one of its ends, if that is more.
-
-    >>> _even([3, 1, 1, 1, 2, 2], [0] * 7, 3), _even([2, 2, 2], [0, 5, 1, 0], 2)
-    ((1, 4), (2,))
     """
     sums = np.concatenate(([0.0], np.cumsum(weights)))
     work = sums[None, :] - sums[:, None]  # of the items from a row's to a column's

@@ -95,11 +95,8 @@ def ancestors(ops: Iterable[Any]) -> set[Any]:
 
 def functions_called(node: Any) -> dict[str, str]:
     """The functions that a node calls, by calls, branches or loops: its attributes."""
-    found = {}
-    for attribute, value in node.attr.items():
-        functions = value.list.func or [value.func]
-        found |= {one.name: attribute for one in functions if one.name}
-    return found
+    called = ((key, one.list.func or [one.func]) for key, one in node.attr.items())
+    return {one.name: key for key, its in called for one in its if one.name}
 
 
 def function_body(graph: Any, name: str) -> Any:

@@ -55,9 +55,6 @@ def canonical(device: str, beside: str = "") -> str:
     """One spelling for each device, so that two of them can be compared.
 
     A name without a host is of that of the device `beside`, or else of this program.
-
-    >>> canonical("/device:CPU:1")
-    '/job:localhost/replica:0/task:0/device:CPU:1'
     """
     if not device:
         return ""
