@@ -154,11 +154,7 @@ def _solved(
 
 
 def first_true(holds: Callable[[int], bool], most: int) -> int:
-    """The least number from 1 to `most` for which a rising property holds, or one more.
-
-    >>> first_true(lambda n: n * n > 1000, 4096)
-    32
-    """
+    """The least number from 1 to `most` with a rising property, or one more."""
     return 1 + bisect(range(1, most + 1), False, key=holds)
 
 
@@ -249,7 +245,7 @@ class _Refusal:
         names = dict.fromkeys([self.full, *self.culprit.allowed, *self.on])
         for device in list(names)[:_MOST_NAMED]:
             room, taken = self.cluster[device].memory_bytes, self.held[device].total
-            taken -= self.need[self.culprit] if device == self.full else 0
+            taken = max(0, taken - self.need[self.culprit] * (device == self.full))
             text = f"{'free' if taken <= room else 'missing'} of {format_bytes(room)}"
             others = [g for g in self.on[device] if g != self.culprit and self.need[g]]
             for group in others[:2]:

@@ -235,11 +235,15 @@ def _carry_compilation(source: Any, model: Any) -> None:
     except Exception as error:  # a stranger's optimizer, loss or metric may refuse
         warn(f"the copy of model {source.name!r} is not compiled: {error}. Compile it.")
         return
-    if splitting.joined_layers(model) != splitting.joined_layers(source):
+    split = splitting.joined_layers(model) != splitting.joined_layers(source)
+    pairs = [] if split else list(zip(source.variables, model.variables))
+    for two in zip(*(all_optimizers(one.optimizer) for one in (model, source))):
+        keras_api.exclude_alike(*two, pairs)
+    if split:
         splitting.take_state(model, source)
         return
     # The state of the optimizer, and of those that a step of its own uses.
-    copied = {id(its): mine for its, mine in zip(source.variables, model.variables)}
+    copied = {id(its): mine for its, mine in pairs}
     for name, theirs in vars(source).items():
         if isinstance(theirs, keras.optimizers.Optimizer) and theirs.built:
             mine = getattr(model, name)

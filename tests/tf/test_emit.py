@@ -90,6 +90,19 @@ def test_copy_false_places_the_layers_of_the_source(cluster):
     sn.audit(placed, None, data).check()
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_what_is_excluded_from_weight_decay_is_so_in_a_copy(named):
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+    adam = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    given = {"var_names": ["bias"]} if named else {"var_list": model.weights[1:]}
+    adam.exclude_from_weight_decay(**given)
+    model.compile(keras.optimizers.LossScaleOptimizer(adam, 2.0), "mse")
+    models = model, sn.unplace(model)
+    for one in models:
+        one.fit(numbers(4), numbers(2), epochs=4, shuffle=False, verbose=0)
+    assert_near(*(one.get_weights() for one in models))
+
+
 def test_a_compilation_that_cannot_be_copied_is_told(cluster):
     """The model is placed all the same, to be compiled; a plan is asked for by name."""
 

@@ -7,7 +7,7 @@ elsewhere, or update variables where they live.
 import contextlib
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -343,6 +343,14 @@ def compile_arguments(model: Any) -> dict[str, Any]:
     for key in ("metrics", "weighted_metrics"):
         arguments[key] = keras.tree.map_structure(anew, arguments.get(key))
     return arguments
+
+
+def exclude_alike(mine: Any, theirs: Any, pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Exclude from weight decay what another optimizer does; pairs: its, mine."""
+    keys = {theirs._var_key(its): mine._var_key(own) for its, own in pairs}
+    if hasattr(theirs, name := "_exclude_from_weight_decay"):
+        vars(mine)[name] = {keys[one] for one in getattr(theirs, name) if one in keys}
+        vars(mine)[f"{name}_pattern"] = getattr(theirs, f"{name}_pattern")
 
 
 def trained_by(optimizer: Any) -> list[Any]:
