@@ -52,7 +52,7 @@ def plan_graph(
 
 
 class NothingFitsError(Exception):
-    """No placement was found to fit; arguments: the least broken one, what it is of."""
+    """No placement was found to fit; with what a `_Refusal` is made of."""
 
     def explained(self, *remedies: str) -> InfeasibleError:
         """What lacks, and what would do beside these; finding that takes seconds."""
@@ -102,7 +102,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
         groups = evaluator.resolve(options.missing, whole_lists=groups is not first)
     found = Found(evaluator, groups, device_of, solution)
     if not solution.feasible:
-        raise NothingFitsError(found, whole)
+        raise NothingFitsError(found, whole, way)
     return found
 
 
@@ -158,10 +158,10 @@ def first_true(holds: Callable[[int], bool], most: int) -> int:
     return 1 + bisect(range(1, most + 1), False, key=holds)
 
 
-def fits_somewhere(evaluator: Evaluator, seconds: float = _TRY_SECONDS) -> bool:
+def fits_somewhere(evaluator: Evaluator, seconds: float, contiguity: str) -> bool:
     """Whether a placement that fits is found in a moment."""
     groups = evaluator.resolve(whole_lists=True)
-    problem = evaluator.problem_of(groups)
+    problem = replace(evaluator.problem_of(groups), contiguity=contiguity)
     need = problem.graph.size_bytes
     for allowed in {group.allowed for group in groups}:
         inside = [i for i, g in enumerate(groups) if set(g.allowed) <= set(allowed)]
@@ -175,13 +175,15 @@ def fits_somewhere(evaluator: Evaluator, seconds: float = _TRY_SECONDS) -> bool:
 class _Refusal:
     """A problem without a solution, and the least broken placement that was found.
 
-    `whole` evaluates what was searched, `evaluator` what runs. `need` has the bytes of
+    `whole` evaluates what was searched, with contiguity `way`, `evaluator` what runs.
+    `need` has the bytes of
     each group wherever it is, `on` the groups of each device, the largest first, `full`
     the device that lacks most, `culprit` the largest group there.
     """
 
-    def __init__(self, found: Found, whole: Evaluator) -> None:
-        self.evaluator, self.groups, self.whole = found.evaluator, found.groups, whole
+    def __init__(self, found: Found, whole: Evaluator, way: str) -> None:
+        self.evaluator, self.groups = found.evaluator, found.groups
+        self.whole, self.way = whole, way
         self.graph, self.cluster = self.evaluator.graph, self.evaluator.cluster
         wanted = (found.device_of[group.parts[0]] for group in self.groups)
         self.device_of = placed(self.groups, wanted)
@@ -264,6 +266,8 @@ class _Refusal:
         kind, batch, lacks = cluster[self.full].kind, graph.batch, self.lacking > 0
         runs_in = {a.part: b.part for a, b in zip(graph.calls, self.graph.calls)}
         pins = [g for g in self.on[self.full] if not self.pinned.isdisjoint(g.parts)]
+        if self.way != "free" and fits_somewhere(self.whole, _TRY_SECONDS, "free"):
+            yield 'contiguity="free"'
 
         def freed(n: int) -> dict[str, Graph]:
             names = self.pinned & {part for group in pins[:n] for part in group.parts}
@@ -301,7 +305,8 @@ class _Refusal:
         def fits(n: int) -> bool:
             nonlocal left
             began = monotonic()
-            found = left > 0 and fits_somewhere(replace(self.whole, **changes(n)))
+            one = replace(self.whole, **changes(n))
+            found = left > 0 and fits_somewhere(one, _TRY_SECONDS, self.way)
             left -= min(monotonic() - began, _TRY_SECONDS)
             return found
 

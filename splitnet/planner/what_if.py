@@ -161,7 +161,8 @@ def largest_batch(
     def lacks(batch: int) -> bool:
         one = scaled_graph(graph, batch)
         if device_of is None:
-            return not planner.fits_somewhere(Evaluator.of(one, cluster, options), 2.0)
+            whole, way = Evaluator.of(one, cluster, options), options.contiguity
+            return not planner.fits_somewhere(whole, 2.0, way or "free")
         plan = score(one, cluster, device_of, options)
         plan = executed(plan, replace(how, microbatches=min(how.microbatches, batch)))
         return bool(lacking_bytes(cluster, plan.memory))

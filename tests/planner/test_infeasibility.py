@@ -44,6 +44,7 @@ NO_TIME = {"time_limit": 0.0}
 LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}}
 ALL_ON_ONE = {f"c{i}": "gpu:0" for i in range(8)}
 APART = altered(chain(3), "parts", "c1", apart=("c0",))
+ZIGZAG = altered(APART, "parts", "c2", apart=("c1",))
 ALL_APART = altered(APART, "parts", "c2", apart=("c0", "c1"))
 
 
@@ -103,6 +104,11 @@ def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said
         find_plan(graph, box, pins=pins)
 
 
+def test_a_contiguity_is_given_up_or_kept_by_more_devices():
+    with pytest.raises(InfeasibleError, match='try +contiguity="free", or 3 devices'):
+        find_plan(ZIGZAG, gpus(2, 64), objective="throughput", contiguity="convex")
+
+
 def changed(remedy, case, less):
     """The case with a remedy as it is said, or with a little less of it."""
     graph, box, pins = case
@@ -159,7 +165,7 @@ def test_every_remedy_that_is_named_helps(case, kinds, least, monkeypatch):
 def test_what_does_not_do_is_given_up_after_two_tries(monkeypatch):
     """In the middle of the range and at its end: of batches, devices and memory."""
     tries = []
-    monkeypatch.setattr(planner, "fits_somewhere", tries.append)
+    monkeypatch.setattr(planner, "fits_somewhere", lambda *a: tries.append(a))
     with pytest.raises(InfeasibleError, match="nothing was found that would do"):
         find_plan(chain(3), gpus(1, 1))
 

@@ -32,11 +32,7 @@ def scope_of(key: str) -> str:
 
 
 def key_in(name: str) -> str | None:
-    """The key of the innermost part in the name of an op or function, if there is one.
-
-    >>> key_in("sn_k3_/dense/MatMul"), key_in("__backward_sn_k12__7"), key_in("dense")
-    ('k3', 'k12', None)
-    """
+    """The key of the innermost part in the name of an op or function, if any."""
     name = name.partition("_specialized_for_")[0]  # by TensorFlow's graph optimizer
     return next(reversed(_MARK.findall(name)), None)
 

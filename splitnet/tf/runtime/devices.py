@@ -88,11 +88,7 @@ def _real_gpus() -> Iterator[tuple[Device, Details]]:
 
 
 def _preset(name: str) -> str:
-    """The preset of a GPU of that name; a plain GPU's if it is not known.
-
-    >>> _preset("NVIDIA H100 80GB HBM3"), _preset("A100-SXM4"), _preset("Tesla K80")
-    ('H100', 'A100', 'gpu')
-    """
+    """The preset of a GPU named "NVIDIA H100 80GB"; a plain GPU's if none is known."""
     known = (p for p in PRESETS if p[0].isupper() and re.search(rf"\b{p}\b", name))
     return next(known, "gpu")
 
