@@ -2,7 +2,7 @@
 
 Groups are merged along expensive edges: the coarsening of Hendrickson and Leland, "A
 Multilevel Algorithm for Partitioning Graphs" (1995), the ends of the most expensive
-edges first, with some noise.
+edges first, with some noise; or chains, in which each group alone feeds the next.
 
 A chain partition cuts a random topological order into one interval per device, with a
 dynamic program in NumPy. A list schedule puts each group where it ends first, the most
@@ -71,8 +71,8 @@ def merge_edges(
     An edge ranks by the seconds of the nets from one end to the other, give or take
     half of it, over the product of the ends' seconds to the power `rating`. Clusters
     have so many seconds and bytes at `most`. Groups of different `keep`, of different
-    allowed devices, or both with `apart` constraints stay separate. With `chains`, each
-    is the only reader of another, and `most` of groups, not seconds. Returns the
+    allowed devices, or both with `apart` constraints stay separate. With `chains`, only
+    edges within chains are merged, and `most` is of groups and bytes. Returns the
     cluster of each group and the number of clusters.
     """
     graph, groups = problem.graph, problem.group_count
