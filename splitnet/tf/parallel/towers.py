@@ -45,6 +45,9 @@ class Shards:
         sizes = self._sizes(tf.maximum(self.extent, self.count))
 
         def cut(whole: Any) -> list[Any]:
+            if isinstance(whole, tf.RaggedTensor):
+                rows = tf.minimum(tf.range(tf.reduce_sum(sizes)), self.extent - 1)
+                return [tf.gather(whole, part) for part in tf.split(rows, sizes)]
             each = tf.shape(whole)[0] // tf.maximum(self.extent, 1)  # rows of a sample
             copies = tf.repeat(tf.stop_gradient(whole[:each]), missing, axis=0)
             return tf.split(tf.concat([whole, copies], 0), each * sizes, num=self.count)
