@@ -6,10 +6,7 @@ import sys
 
 
 def run(*command, code=0, cwd=None, seconds=None, **environ):
-    """Run a command to its end, with this exit code.
-
-    Whatever Python it starts finds splitnet and tests.
-    """
+    """Run a command to its end, with this exit code; splitnet and tests are found."""
     done = subprocess.run(
         command,
         capture_output=True,

@@ -27,10 +27,7 @@ _OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def program_of(page: Path) -> str:
-    """The Python blocks of a page, at the lines where they stand in it.
-
-    Of a notebook, its code cells; of an example, all of it.
-    """
+    """The Python blocks of a page, or code cells, at the lines where they stand."""
     text = page.read_text(encoding="utf-8")
     if page.suffix == ".ipynb":
         cells = json.loads(text)["cells"]

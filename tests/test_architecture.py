@@ -41,10 +41,7 @@ def imports_of(name):
 
 
 def import_graph():
-    """Modules and what they import of one another; the root's `__init__` is left out.
-
-    `from package.folder import module` imports the folder's `__init__` as well.
-    """
+    """Modules and what they import of one another, but for the root's `__init__`."""
     graph = nx.DiGraph()
     graph.add_nodes_from(name for name in MODULES if name != "splitnet")
     for name in list(graph):

@@ -261,10 +261,10 @@ class Costs:
         Keras updates each variable by itself, in about 5 kernels for each slot.
         """
         slots = slots_of(optimizer)
-        for one in self.updates:
-            alike = not one.optimizer or slots_of(one.optimizer) == slots
-            if alike and one.device in (device.name, device.kind):
-                return one.fixed + count / one.bytes_per_second
+        for where in (device.name, device.kind):
+            for one in (row for row in self.updates if row.device == where):
+                if not one.optimizer or slots_of(one.optimizer) == slots:
+                    return one.fixed + count / one.bytes_per_second
         moving = count * (3 + 2 * slots) / device.bytes_per_second
         return moving + (2 + 5 * slots) * device.call_seconds
 

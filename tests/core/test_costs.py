@@ -50,9 +50,10 @@ def test_roofline_takes_the_slower_of_arithmetic_and_memory():
 
 
 def test_updates_pay_for_each_variable():
-    """Adam has two slots: 12 kernels, whatever the size; or measured seconds."""
+    """Adam has two slots: 12 kernels, whatever the size; or seconds of the device."""
     row = UpdateSeconds("gpu:0", 4.0, 0.5, "nadam")
-    costs = Costs(updates=(row, replace(row, device="gpu:1", optimizer="")))
+    kind = replace(row, device="gpu", fixed=9.0)
+    costs = Costs(updates=(kind, row, replace(row, device="gpu:1", optimizer="")))
     other = replace(A100, name="gpu:1", target="/device:GPU:1")
     tiny, estimate = (
         ESTIMATE.update_seconds(*its) for its in ((4, A100, "adam"), (8, other, "sgd"))

@@ -114,10 +114,7 @@ def test_explain_quotes_fallbacks_ties_and_memory_and_takes_a_layers_name():
     ],
 )
 def test_words_and_reasons_agree_with_the_objective(objective, unit, best):
-    """Verdict, reasons and alternatives are in what the plan's objective counts.
-
-    What is said to be a tie has an equal, and "cost" has none that fits.
-    """
+    """All count the plan's objective; a tie has an equal, "cost" none that fits."""
     plan = plan_graph(random_dag(3, 6), BOX, objective=objective)
     texts = [str(plan.explain(part.name)) for part in plan.graph.parts[1:]]
     assert not plan.explain("x").alternatives  # an input

@@ -69,10 +69,7 @@ NAMED = ["stem", "block1", "block2_conv .. head"]
     ],
 )
 def test_functions_end_where_data_cross(names, edges, away, parts):
-    """Each is named by what its calls' names begin with, or by its ends.
-
-    A long one is cut where a single tensor passes.
-    """
+    """Long ones as well, where one tensor passes; names are of calls or of ends."""
     graph = graph_of("g", [call(name) for name in names], [tuple(e) for e in edges])
     device_of = {name: f"gpu:{int(name in away)}" for name in names}
 

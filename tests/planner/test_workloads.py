@@ -51,10 +51,7 @@ def test_workload_becomes_a_graph_with_a_part_per_node():
 @pytest.mark.parametrize("data", [DIAMOND, DIAMOND | {"edges": []}])
 @pytest.mark.parametrize("contiguity", ["free", "convex", "pipeline"])
 def test_a_planned_workload_is_worth_its_maximum_load(data, contiguity):
-    """The load of the busiest device; colour classes and memory are kept.
-
-    Nodes that send nothing are spread: the busiest device has one of the long ones.
-    """
+    """That of the busiest device; classes and memory are kept, long nodes spread."""
     how = {"objective": "throughput", "contiguity": contiguity}
     plan = find_plan(*workload_of(data), **how)
 

@@ -33,10 +33,7 @@ def box(devices=2, *, latency=0.0, gap=None, part=0, overhead=0.0):
 
 
 def dense(name, part=None, *, seconds=1.0, out=1, weights=None, **more):
-    """A call with a weight, `seconds` forward and twice that backward.
-
-    Its backward pass reads its inputs alone.
-    """
+    """A call with a weight, `seconds` forward and twice that backward."""
     weights = (f"{name}/w",) if weights is None else weights
     bare = {"output_shapes": (), "output_dtypes": (), "inner_bytes": 0}
     its = bare | {"activation_bytes": 0} | more

@@ -30,10 +30,7 @@ def order(found, device):
     ],
 )
 def test_a_schedule_orders_the_tasks_of_stages(names, devices, schedule, first, second):
-    """Four micro-batches of 1 second forward, 2 backward and copies of 1 second.
-
-    Weights are updated once, when all backward tasks have run.
-    """
+    """Four micro-batches of 1 s forward, 2 s backward; one update; copies take 1 s."""
     calls = [view(n, n, 4) if n == "m" else dense(n, seconds=4.0, out=4) for n in names]
     edges = " ".join(map("-".join, pairwise(names)))
     how = Execution(4, schedule)

@@ -92,10 +92,7 @@ def test_every_task_runs_once_after_all_that_it_depends_on(seed):
 @every
 @given(seeds)
 def test_the_peak_is_no_less_than_what_stands(seed):
-    """And the memory of every device is the peak of its curve.
-
-    Renaming gpu:0, gpu:1 and gpu:2 changes neither times nor bytes.
-    """
+    """That of its curve; other numbers of GPUs change neither times nor bytes."""
     step, device = step_and_devices(seed)
     run = run_step(step, device)
     found = memory_of(step, device, run)

@@ -4,7 +4,8 @@ Sources: NVIDIA DeepLearningExamples, `TensorFlow/Classification/ConvNets/resnet
 (training and inference) and `TensorFlow2/LanguageModeling/BERT` (inference of BERT-base
 for SQuAD), PyTorch pull request 45591 (an LSTM of cuDNN), and lambdal/deeplearning-
 benchmark, `pytorch/pytorch-train-*.csv` (training; columns `resnet50` and
-`bert_base_squad`). Figures are for one GPU.
+`bert_base_squad`). Figures are for one GPU. Matrix products: zzc0721/torch-performance-
+test-data, issues 120, 79 and 45, in TFLOP/s (the best size, TF32 and 16 bits).
 """
 
 import functools
@@ -14,6 +15,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from splitnet.core.cluster import Device
 from tests.tf.check import in_policy
 
 resnet50 = functools.partial(keras.applications.ResNet50, weights=None)
@@ -80,6 +82,17 @@ def test_a_predicted_step_is_within_a_factor_of_two(
 
     assert "estimated" in str(found.verdict)
     assert 0.5 < found.seconds / published < 2.0
+
+
+@pytest.mark.parametrize(
+    ("preset", "bits", "published"),
+    [("L4", 32, 32), ("L4", 16, 69), ("H100", 32, 402), ("H100", 16, 760)]
+    + [("H200", 16, 759)],
+)
+def test_large_products_are_within_a_factor_of_two(preset, bits, published):
+    gpu = Device.of("gpu:0", preset=preset)
+    speed = gpu.flops_per_second * (gpu.half_speed if bits == 16 else 1)
+    assert 0.5 < published * 1e12 / speed < 2.0
 
 
 def test_layers_cost_what_they_compute_when_a_model_predicts():

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
@@ -47,6 +48,24 @@ def test_a_sample_may_become_several_rows(cluster):
         made = model.predict_on_batch(rows[:size])
         np.testing.assert_array_equal(made, rows[:size].reshape(-1, 2))
     assert [len(one) for one in Shards(5, 4).split(made[:10])] == [4, 2, 2, 2]
+
+
+def test_ragged_samples_and_targets_are_divided(cluster):
+    """Among three towers and three micro-batches; the last batch has two samples."""
+    words = keras.Input((None,), dtype="int32", ragged=True)
+    mean = layers.Lambda(lambda x: keras.ops.mean(x, axis=1), output_shape=(4,))
+    made = layers.Dense(1)(mean(layers.Embedding(9, 4)(words)))
+    plain, sizes = keras.Model(words, made), [3, 2, 4, 1, 5, 2, 4]
+    towers = sn.data_parallel(plain, cluster, devices=3, batch=5)
+    cut = emitted(plain, cluster, {"microbatches": 3}, batch=5)
+    values = tf.RaggedTensor.from_row_lengths(np.arange(21, dtype="int32") % 9, sizes)
+    data = tf.data.Dataset.from_tensor_slices((values, tf.cast(values, "float32")))
+    for model in (plain, towers, cut):
+        model.compile(sgd(), lambda y, made: (made[:, 0] - tf.reduce_max(y, 1)) ** 2)
+        model.fit(data.batch(5), epochs=2, verbose=0, shuffle=False)
+
+    assert_near(towers.get_weights(), plain.get_weights())
+    assert_near(cut.get_weights(), plain.get_weights())
 
 
 def branched():

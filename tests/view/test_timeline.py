@@ -118,10 +118,7 @@ def test_bars_too_narrow_to_see_are_joined():
 
 
 def test_busy_links_and_unlike_devices_have_lanes_and_idle_devices_a_line():
-    """Twelve links are drawn, eight counted; idle devices take one line, no lane.
-
-    32 GPUs with two towers each: gpu:0 runs the head as well, the others are one.
-    """
+    """Twelve links are drawn, eight counted; idle devices take one line, no lane."""
     ends = [f"{a}{b}" for a in range(5) for b in range(5) if a != b]
     copies = tuple(copy_of(0.0, 1.0 + int(both[0]), "a", both) for both in ends)
     shown = step(task("a", 0, 9), copies=copies, devices=5)

@@ -99,10 +99,7 @@ def test_a_gradient_that_is_clipped_before_it_crosses(cluster):
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_gradients_are_accumulated_where_the_weight_is(microbatches, cluster):
-    """It is made elsewhere, by two towers on one device, which pass it on in `tf.cond`.
-
-    They read shares of a Flatten, whose copies and gradients are two each.
-    """
+    """They are made elsewhere, by two towers that read shares of a Flatten."""
     net = sn.Net("beside")
     flat = net.branch("flat", net.input("x", (4, 2)), layers.Flatten(), on="gpu:1")
     body = [layers.Dense(20, activation="tanh")]

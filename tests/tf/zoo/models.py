@@ -270,10 +270,7 @@ class Centred(layers.Layer):
 
 @model
 def state_that_is_away():
-    """No gradient flows through it: Keras reads a variable again when it is set.
-
-    A weight that is set has the gradient of what it is set to.
-    """
+    """No gradient flows through a state; a weight that is set has that of its value."""
     first, centred = keras.Input((6,)), Centred(name="c")
     scaled = layers.SpectralNormalization(layers.Dense(5), name="d")
     found = scaled(centred(layers.Dense(5)(first)))
