@@ -19,8 +19,7 @@ SAMPLES, BATCH = 13, 5
 class Case:
     """A net or a Keras model, its data, and how it is planned, emitted and compiled.
 
-    It trains one step of each of `sizes`; if they differ, the batch is traced as open,
-    and nothing is audited.
+    If `sizes` differ, the batch is traced as open, and nothing is audited.
     """
 
     source: Any

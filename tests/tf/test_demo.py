@@ -85,7 +85,6 @@ def test_demo_pairs_share_no_image():
 
 @pytest.fixture
 def cli(cli, folder, cluster, monkeypatch):
-    """Runs a command where the program is."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     return cli

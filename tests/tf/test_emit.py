@@ -91,13 +91,19 @@ def test_copy_false_places_the_layers_of_the_source(cluster):
 
 
 def test_what_is_excluded_from_weight_decay_is_so_in_a_copy():
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Dense(2)])
+    last = layers.Dense(2, name="last")  # its weights, all biases, and a kernel
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3), last])
     adam = keras.optimizers.AdamW(0.1, weight_decay=0.5)
-    adam.exclude_from_weight_decay(model.weights[:1], ["bias"])
+    adam.exclude_from_weight_decay(model.weights[:1], ["bias", "last/"])
     model.compile(keras.optimizers.LossScaleOptimizer(adam, 2.0), "mse")
     for one in (models := (model, sn.unplace(model))):
         one.fit(numbers(4), numbers(2), epochs=4, shuffle=False, verbose=0)
     assert_near(*(one.get_weights() for one in models))
+
+
+@keras.saving.register_keras_serializable("test_emit")
+def chosen_for(variable):
+    return keras.optimizers.SGD()
 
 
 def test_a_compilation_that_cannot_be_copied_is_told(cluster):
@@ -108,6 +114,10 @@ def test_a_compilation_that_cannot_be_copied_is_told(cluster):
             raise NotImplementedError("no words")
 
     model = keras.Sequential([keras.Input((4,)), layers.Dense(2)], name="odd")
+    chosen = keras.optimizers.MultiOptimizer(chosen_for)
+    model.compile(chosen, "mse")
+    with pytest.warns(UserWarning, match="a function chooses its optimizers"):
+        sn.unplace(model)
     model.compile(Odd(), "mse")
     model.dtype_policy = "mixed_float16"  # losses are to be scaled
     plan = sn.plan(model, cluster, batch=4, time_limit=0.1)

@@ -143,6 +143,16 @@ def test_compile_moves_slots_and_refuses_jit_aloud(cluster, dense):
     assert devices(optimizer._momentums) == devices(model.trainable_variables)
 
 
+def test_gradients_without_their_variables_are_refused_by_keras(cluster):
+    optimizer = keras.optimizers.SGD()
+    placed_pair(cluster).compile(optimizer, "mse")
+    with pytest.raises(ValueError, match="optimizer must already be built"):
+        optimizer.apply([tf.ones((6, 4))])
+    optimizer.build([keras.Variable(tf.ones(2)), keras.Variable(tf.ones(3))])
+    with pytest.raises(ValueError, match="must match"):
+        optimizer.apply([tf.ones(2)])
+
+
 @pytest.mark.parametrize(
     "duplicate",
     [keras.models.clone_model, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))],

@@ -84,15 +84,12 @@ def test_a_predicted_step_is_within_a_factor_of_two(
     assert 0.5 < found.seconds / published < 2.0
 
 
-@pytest.mark.parametrize(
-    ("preset", "bits", "published"),
-    [("L4", 32, 32), ("L4", 16, 69), ("H100", 32, 402), ("H100", 16, 760)]
-    + [("H200", 16, 759)],
-)
-def test_large_products_are_within_a_factor_of_two(preset, bits, published):
-    gpu = Device.of("gpu:0", preset=preset)
-    speed = gpu.flops_per_second * (gpu.half_speed if bits == 16 else 1)
-    assert 0.5 < published * 1e12 / speed < 2.0
+def test_large_products_are_within_a_factor_of_two():
+    for preset, single, half in (("L4", 32, 69), ("H100", 402, 760), ("H200", 0, 759)):
+        gpu = Device.of("gpu:0", preset=preset)
+        for published, gain in ((single, 1), (half, gpu.half_speed)):
+            peak = gpu.flops_per_second * gain
+            assert not published or 0.5 < published * 1e12 / peak < 2.0
 
 
 def test_layers_cost_what_they_compute_when_a_model_predicts():

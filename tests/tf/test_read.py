@@ -106,7 +106,6 @@ def test_a_plan_of_a_function_is_one_of_what_it_builds_next():
 
 
 def test_a_model_with_inputs_by_name_has_a_largest_batch():
-    """A model is read, not called."""
     box = sn.Cluster.of("gpu", "cpu", memory="64 MiB", cpu_memory="32 MiB")
     inputs = {n: keras.Input((32,), name=n) for n in ("a", "b")}
     joined = layers.Concatenate()(list(inputs.values()))

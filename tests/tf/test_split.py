@@ -81,6 +81,30 @@ def test_a_trained_model_is_cut_with_the_state_of_its_optimizer(cluster):
     assert_near(cut.variables, scaled.variables)
 
 
+def test_a_split_model_has_the_paths_and_frozen_weights_of_the_whole(cluster):
+    """And what does not decay, in slices and when they are one layer again."""
+    inner = [keras.Input((6,)), layers.Dense(6, name="deep")]
+    attends, x = layers.MultiHeadAttention(2, 3, name="sees"), keras.Input((6,))
+    wide = layers.Dense(8, name="wide")
+    made = layers.Reshape((4, 2))(wide(keras.Sequential(inner, name="encoder")(x)))
+    plain = keras.Model(x, layers.Dense(2)(layers.Flatten()(attends(made, made))))
+    wide.kernel.trainable = attends.query_dense.trainable = False
+    optimizer = keras.optimizers.SGD(0.1, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["deep"])
+    plain.compile(optimizer, "mse")
+    how = {"objective": "latency", "strategy": "auto", "split": {"wide": 2, "sees": 2}}
+    cut = emitted(plain, cluster, **how)
+    models = [plain, cut, whole := sn.unplace(cut)]
+    for model in models:
+        model.fit(numbers(6), numbers(2), epochs=2, shuffle=False, verbose=0)
+
+    assert "encoder/deep/kernel" in [v.path for v in cut.trainable_variables]
+    for one, other in zip(plain.variables, whole.variables, strict=True):
+        assert (one.path, one.trainable) == (other.path, other.trainable)
+    assert_near(whole.get_weights(), plain.get_weights())
+    assert_near(sn.unplace(cut).get_weights(), plain.get_weights())
+
+
 def dense(*args, **options):
     """A Dense layer of nine units, made when it is called."""
     return lambda: layers.Dense(9, *args, **options)
@@ -140,7 +164,6 @@ def test_a_layer_that_is_cut_cannot_be_shared_as_well(wrap):
 
 
 def test_an_optimizer_of_whole_matrices_is_warned_of(cluster):
-    """The norm of a slice is not that of the layer."""
     model = split(declared(layers.Dense(9, name="low"), (6,)), cluster)
 
     with pytest.warns(UserWarning, match="clipnorm looks at each slice of low by its"):

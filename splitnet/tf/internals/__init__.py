@@ -43,7 +43,8 @@ _OF_TENSORFLOW = {
     "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function": ""
     "_clone _descriptor_cache _jit_compile",
     "tensorflow.python.ops.custom_gradient": "custom_gradient recompute_grad",
-    "tensorflow.python.ops.resource_variable_ops:ResourceVariable": "_unique_id",
+    "tensorflow.python.ops.resource_variable_ops:ResourceVariable": ""
+    "_unique_id _handle_name",
     "tensorflow:Graph": "_get_function _functions _add_function_recursive",
 }
 

@@ -169,7 +169,7 @@ def has_value(variable: Any) -> bool:
 def move_value(variable: Any, device: str) -> bool:
     """Give a variable, without traces, its memory on a device; if it was elsewhere."""
     value = variable._value
-    how = {"trainable": value.trainable, "name": variable.name, "dtype": value.dtype}
+    how = {"trainable": value.trainable, "name": variable.path, "dtype": value.dtype}
     with tf.init_scope(), tf.device(device):
         if moves := bool(value.device != tf.constant(0).device):
             variable._value = tf.Variable(value, **how)
@@ -179,6 +179,8 @@ def move_value(variable: Any, device: str) -> bool:
 def rename_variable(variable: Any, name: str, path: str) -> None:
     """Give a variable the name and path that it has in another model."""
     variable._name, variable._path = name, path
+    if has_value(variable):  # by this name it may be excluded from weight decay
+        variable._value._handle_name = f"{path}:0"
 
 
 def number_of(variable: Any) -> str:
@@ -266,10 +268,7 @@ def counting_names_anew() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Leave the random states of Python, NumPy and Keras as they were.
-
-    Keras draws every default seed from Python's, unseeded values by a global generator.
-    """
+    """Leave the random states of Python, NumPy and Keras as they were."""
     python, numpy = random.getstate(), np.random.get_state()
     known = get_global_attribute(GLOBAL_SEED_GENERATOR)
     state = None if known is None else known.state.numpy()
@@ -335,8 +334,12 @@ def compile_arguments(model: Any) -> dict[str, Any]:
     """What a model was compiled with; optimizer and metrics are made anew."""
 
     def anew(value: Any) -> Any:
-        own = isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer)
-        return type(value).from_config(value.get_config()) if own else value
+        if not isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
+            return value
+        config = value.get_config()
+        if (config.get("optimizer_map") or {}).get("class_name") == "function":
+            raise ValueError("a function chooses its optimizers, which are not copied")
+        return type(value).from_config(config)
 
     arguments = dict(model._compile_config.config)
     arguments["optimizer"] = anew(model.optimizer) or arguments.get("optimizer")

@@ -144,10 +144,7 @@ def watch_graphs() -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def instantiated_again() -> Iterator[None]:
-    """Have TensorFlow instantiate anew each function that this thread calls here.
-
-    It does so for each configuration, of which this one has a number that no other has.
-    """
+    """Have TensorFlow instantiate anew each function that this thread calls here."""
     context = tf_context.context()
     before = context.function_call_options
     config = tf.compat.v1.ConfigProto.FromString(before.config_proto_serialized)

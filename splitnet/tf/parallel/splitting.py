@@ -17,7 +17,7 @@ from splitnet.core.errors import DeclarationError, SplitnetError, listed, warn
 from splitnet.core.graph import Graph, Part, grouped
 from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.keras_api import variables_of
+from splitnet.tf.internals.keras_api import sublayers, variables_of
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading import slices as slicing
 from splitnet.tf.reading.cloner import Cloner, functional, input_like
@@ -43,7 +43,9 @@ def with_slices(blueprint: Blueprint, slices: Mapping[str, Sequence[str]]) -> Bl
 
     def copy() -> tuple[_Cutter, Any, dict[int, Any]]:
         cloner = _Cutter(counts, originals=blueprint.originals)
-        return cloner, *cloner.model(blueprint.model)
+        made = cloner.model(blueprint.model)
+        cloner.rename()
+        return cloner, *made
 
     cloner, model, tensors = keras_api.without_memory(copy)
     flow = flow_of(model, blueprint.flow.nested)
@@ -175,8 +177,7 @@ def join_slices(model: Any, device: str) -> Any:
         for name in joined_layers(model):
             join, (first, *others) = layers[f"{name}_join"], _slices(layers, name)
             whole = keras.saving.deserialize_keras_object(json.loads(join.whole))
-            whole.name, whole.trainable = name, first.trainable
-            stand_in[id(first)] = whole
+            whole.name, stand_in[id(first)] = name, whole
             handed_on |= {*map(id, (*others, join))}
         cloner = Cloner(lambda layer: device)
 
@@ -190,8 +191,16 @@ def join_slices(model: Any, device: str) -> Any:
         inputs = keras.tree.map_structure(input_like, model.input)
         outputs, _ = cloner.replay(model, inputs, call)
         made = functional(model, inputs, outputs)
+    for first in (one for one in layers.values() if id(one) in stand_in):
+        for one, other in zip(*map(sublayers, (first, stand_in[id(first)]))):
+            keras_api.take_settings(other, one)
+    pairs = [(part, whole) for whole, parts, _ in _pairs(made, model) for part in parts]
+    for part, whole in pairs:
+        whole.trainable = part.trainable
     if model.compiled:
         made.compile(**keras_api.compile_arguments(model))
+        for both in zip(*(all_optimizers(one.optimizer) for one in (made, model))):
+            keras_api.exclude_alike(*both, pairs)
         if model.optimizer is not None and model.optimizer.built:
             made.optimizer.build(made.trainable_variables)
     for whole, parts, axis in _pairs(made, model):

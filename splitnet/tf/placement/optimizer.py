@@ -30,7 +30,10 @@ def place_optimizer(optimizer: Any) -> None:
 
     @functools.wraps(plainly)
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        grads = list(grads)
         variables = list(trainable_variables or keras_api.trained_by(optimizer))
+        if len(grads) != len(variables):
+            return plainly(grads, trainable_variables)  # Keras says what is wrong
         return plainly(list(map(_home, grads, variables)), variables)
 
     optimizer.apply = apply

@@ -153,10 +153,7 @@ def _call_of_layer(layer: Any, model: str, placed: Placed) -> Callable[..., Any]
 
 
 def _watch_step(model: Any, placed: Placed, run: Run) -> None:
-    """Warn of gradients and updates that a step leaves where TensorFlow puts them.
-
-    Once it is traced: an optimizer may be applied after a scope has closed.
-    """
+    """Warn, once it is traced, of gradients and updates that a step does not place."""
     graph, late = tf.compat.v1.get_default_graph(), list[bool]()
 
     def warn_of(what: str) -> None:

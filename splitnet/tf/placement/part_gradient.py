@@ -117,10 +117,7 @@ def _flat(structure: Any) -> list[Any]:
 def _late(
     tensors: Sequence[Any], early: set[Any], given: set[Any], both: Sequence[str]
 ) -> tuple[set[Any], list[Any]]:
-    """The ops of the backward function, and the tensors that it reads of the forward.
-
-    Ops that take their shapes are added to `early`; those of types `both` are in both.
-    """
+    """Ops of the backward function, and the tensors that it reads of the forward."""
     late: set[Any] = set()
     read: dict[Any, Any] = {}
     ahead = list(tensors)

@@ -159,13 +159,18 @@ class Cloner:
         """The layer, nested model or operation that each copy is of, by its id."""
         return {id(copy): self._source(one) for one, copy in self._copies.values()}
 
-    def finish(self) -> None:
-        """Give copies names, and what layers keep besides variables: vocabularies."""
-        for number, (original, copy) in self._copies.items():
-            if number in self._used or not _is_leaf(original):
-                continue
+    def rename(self) -> list[tuple[Any, Any]]:
+        """Name variables of copies as those of originals; returns both layers."""
+        made = (pair for n, pair in self._copies.items() if n not in self._used)
+        both = [pair for pair in made if _is_leaf(pair[0])]
+        for original, copy in both:
             for old, new in zip(variables_of(original), variables_of(copy)):
                 keras_api.rename_variable(new, old.name, old.path)
+        return both
+
+    def finish(self) -> None:
+        """Give copies names, and what layers keep besides variables: vocabularies."""
+        for original, copy in self.rename():
             if self._source(original).built:
                 with self._on(original):  # tables of vocabularies are made there
                     rebuild.carry_assets(self._source(original), copy)
@@ -311,7 +316,7 @@ def input_like(tensor: Any) -> Any:
     """A new symbolic input like this one."""
     layer = keras_api.producer(tensor).operation
     own = {"name": layer.name, "optional": getattr(layer, "optional", False)}
-    own |= {"dtype": tensor.dtype, "sparse": tensor.sparse}
+    own |= {"dtype": tensor.dtype, "sparse": tensor.sparse, "ragged": tensor.ragged}
     return keras.Input(batch_shape=tensor.shape, **own)
 
 

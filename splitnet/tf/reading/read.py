@@ -214,8 +214,7 @@ def _structure_of(
 def _kept_bytes(sites: Sequence[Site], works: Sequence[Work], batch: int) -> list[int]:
     """The bytes that each call keeps for the backward pass, each tensor counted once.
 
-    A tensor is its maker's if that reads it again, else the first reader's. Views have
-    their input's memory.
+    A tensor is its maker's if that reads it again, else the first reader's.
     """
     nodes = [site.node for site in sites]
     memory: dict[int, Any] = {}  # the tensor whose memory a view shares

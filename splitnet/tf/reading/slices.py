@@ -89,7 +89,6 @@ def cut_layer(
         if attends:
             changed |= {"slice_number": number, "slice_count": count}
         clone = HEAD_SLICES.get(kind, type(layer)).from_config(changed)
-        clone.trainable = layer.trainable
         parts.append(call(clone))
         _give_slices(layer, source, clone, (start, size, width))
         start += size
@@ -153,9 +152,12 @@ def _extent(value: Any, axis: int) -> int:
 
 
 def _give_slices(layer: Any, whole: Any, part: Any, cut: tuple[int, int, int]) -> None:
-    """Let a slice's variables stand for their part of the whole layer's."""
+    """Let a slice's variables be their part of the whole layer's, frozen alike."""
     start, size, width = cut
+    for one, other in zip(keras_api.sublayers(whole), keras_api.sublayers(part)):
+        keras_api.take_settings(other, one)
     for mine, its in matched(whole, part):
+        its.trainable = mine.trainable
         if its.name == "seed_generator_state":
             continue
         axis = cut_axis(mine, its)

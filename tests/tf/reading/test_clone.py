@@ -70,7 +70,6 @@ class Counted(keras.initializers.Ones):
     calls = 0
 
     def __call__(self, shape, dtype=None):
-        """Ones."""
         Counted.calls += 1
         return super().__call__(shape, dtype)
 

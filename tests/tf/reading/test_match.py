@@ -42,7 +42,6 @@ def masked():
 
 
 def net(branch="a", *, on="gpu:0", units=4, activation="relu"):
-    """Two branches; what is named differs."""
     made = sn.Net("n")
     x = made.input("x", (6,))
     a = made.branch(branch, x, layers.Dense(units, activation, name="d"), on=on)

@@ -173,5 +173,4 @@ def test_devices_are_found_and_settings_applied_before_the_start(told):
     ],
 )
 def test_what_comes_too_late_or_cannot_be_is_refused(told, question, words):
-    """All late settings at once."""
     assert re.search(words, told[question], re.DOTALL)

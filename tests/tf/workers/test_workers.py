@@ -116,10 +116,7 @@ def test_isolate_says_which_part_the_system_refuses(monkeypatch):
 
 
 def test_worker_refuses_an_open_network_and_a_limit_that_leaves_nothing(monkeypatch):
-    """It says what that exposes, and goes no further; so for a number of no worker.
-
-    TensorFlow's server needs memory for itself; a refused limit says how much.
-    """
+    """It says what that exposes, or how much TensorFlow needs, and goes no further."""
     with pytest.raises(ConfigError, match=r"leaves nothing.*alone holds"):
         limit_memory(2**20)
     monkeypatch.setattr(start, "open_interfaces", lambda: ["eth0"])
