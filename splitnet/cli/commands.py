@@ -384,14 +384,15 @@ def bench(
     low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
     alone, took = (statistics.median(times[1:]) for times in seconds)
     figures = {"one_device_seconds": alone, "plan_seconds": took, "times_faster": ratio}
-    figures |= {"predicted_seconds": made.seconds, "middle_half": [low, high]}
-    one, planned, said = map(format_seconds, (alone, took, made.seconds))
+    ran = sn.plan_of(placed)  # on what is here
+    figures |= {"predicted_seconds": ran.seconds, "middle_half": [low, high]}
+    one, planned, said = map(format_seconds, (alone, took, ran.seconds))
     text = [
         f"{made.graph.name}: batch {made.batch}, medians of {steps} {kind} steps",
         f"one device  {one}\nas planned  {planned}, predicted {said}",
         f"pairs: {ratio:.2f} times as fast, middle half {low:.2f} to {high:.2f}",
     ]
-    if any(device.stand_in for device in sn.plan_of(placed).cluster):
+    if any(device.stand_in for device in ran.cluster):
         text.append("stand-ins share one thread pool: they show placement, not speed")
     answer(figures, "\n".join(text), for_program=json_)
 

@@ -169,9 +169,8 @@ def opened(target: str, options: Table) -> tuple[Any, sn.Cluster, Any, dict[str,
         raise sn.DeclarationError(f"{target!r} has {fault}")
     machine = _machine_of(options)
     if isinstance(held, sn.Plan):  # planned as it was, where nothing else is said
-        names = {"optimizer", "training", "costs", "regroup"}
-        if "strategy" not in search:
-            names |= {"objective", "contiguity"} & options.keys()
+        asked = {"contiguity", *(["objective"] if "strategy" not in search else ())}
+        names = {"optimizer", "training", "costs", "regroup", *(asked & options.keys())}
         search = {name: getattr(held, name) for name in names} | search
         return held.graph, machine or held.cluster, held, search
     if machine is not None:

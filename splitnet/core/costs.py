@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from splitnet.core.checks import Amount, Positive, Rate, Seconds
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.errors import DeclarationError
+from splitnet.core.errors import DeclarationError, PlanFileError
 from splitnet.core.graph import Call, grouped
 from splitnet.core.serialization import decode, encode, load_file, write_json
 
@@ -61,10 +61,7 @@ _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
 
 
 def _estimate(call: Call, device: Device, flops: float, times: int) -> float:
-    """Seconds of a pass: its kernels, or the bytes that they move, and the launches.
-
-    A backward pass, which also reads what forward saved, has 2 `times` those.
-    """
+    """Seconds of a pass, of kernels or bytes, and launches; backward has 2 `times`."""
     if call.kind in VIEWS:
         return 0.0
     moved = call.moved_bytes or 2.0 * call.output_bytes
@@ -171,6 +168,10 @@ class CallSeconds:
     flops: Amount = 0.0
     backward_flops: Amount = 0.0
 
+    def __post_init__(self) -> None:
+        if self.forward_fixed > self.forward or self.backward_fixed > self.backward:
+            raise PlanFileError("fixed seconds must be at most those of the pass.")
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateSeconds:
@@ -232,10 +233,7 @@ class Costs:
         return None
 
     def _seconds(self, call: Call, device: Device, phase: str) -> float:
-        """Measured seconds of a pass, else those that the call has, else the roofline.
-
-        Measured ones are scaled to the call's rows, known ones to its backward FLOPs.
-        """
+        """Seconds of a pass: measured, scaled to the rows; known; or estimated."""
         if near := self.measured(call, device):
             fixed: float = getattr(near, f"{phase}_fixed")
             share: float = (getattr(near, phase) - fixed) / near.rows

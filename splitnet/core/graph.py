@@ -245,7 +245,7 @@ def _faults(graph: Graph) -> Iterator[str]:
         if shapes and shapes != dtypes:
             yield f"call {c.name!r} has {shapes} output shapes and {dtypes} dtypes"
         uses.append((f"call {c.name!r}", "part", (c.part,)))
-        uses.append((f"call {c.name!r}", "weight", c.weights))
+        uses.append((f"call {c.name!r}", "weight", (*c.weights, *c.lookups)))
     uses += [(f"part {p.name!r}", "part", (*p.near, *p.apart)) for p in graph.parts]
     for tensor in graph.tensors:
         sizes.append(tensor.bytes)

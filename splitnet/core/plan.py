@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from splitnet.core import Pictured, hook
-from splitnet.core.checks import Positive, check_fields, checked
+from splitnet.core.checks import Count, Positive, Seconds, check_fields, checked
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import CostModel, Costs
 from splitnet.core.errors import PlanFileError, format_bytes, format_seconds, percent
@@ -59,12 +59,12 @@ class Strategy:
     """
 
     kind: str
-    seconds: float
+    seconds: Seconds
     how: str
     fits: bool = True
-    busiest_seconds: float = 0.0
-    copied_bytes: int = 0
-    peak_bytes: int = 0
+    busiest_seconds: Seconds = 0.0
+    copied_bytes: Count = 0
+    peak_bytes: Count = 0
     devices: tuple[str, ...] = ()
 
     @property
@@ -107,7 +107,8 @@ class StrategyComparison:
         elif single and single.fits and single.seconds <= best.seconds:
             head += "; not worth distributing"
         elif single and single.fits:
-            head += f", {single.seconds / best.seconds:.2f} times as fast as one device"
+            times = single.seconds / max(best.seconds, 1e-12)
+            head += f", {times:.2f} times as fast as one device"
         elif single:
             head += "; the model fits no single device"
         chosen = self[self.chosen or best.kind]

@@ -175,10 +175,7 @@ class Timeline(Pictured):
 
 
 def _cause_in(timeline: Timeline) -> _Cause:
-    """What an event waited for: the one at whose end it starts, best of its own part.
-
-    Or else the copy before it on its link. Events of no length are left out.
-    """
+    """What an event waited for: the one at whose end it starts, or a copy before it."""
     ended: dict[tuple[str, float], list[_Event]] = defaultdict(list)
     sent: dict[tuple[str, str], list[Copy]] = defaultdict(list)
     for event in sorted(timeline.events, key=lambda event: event.start):

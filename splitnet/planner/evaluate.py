@@ -255,9 +255,10 @@ def score(
 ) -> Plan:
     """As `splitnet.score`, of a graph; with `regroup`, of one with a part per call."""
     options = replace(options or PlanOptions(), **changes)
-    regroup = options.regroup
+    regroup, how = options.regroup, Execution()
     if isinstance(device_of, Plan):  # whose parts are functions already
         plan, device_of = device_of, device_of.device_of
+        how = plan.execution if options.training else how
         options = replace(options, regroup=False)
         its, plain = plan.graph, plan.graph.plain
         if its.uncounted == graph.uncounted:
@@ -268,7 +269,10 @@ def score(
     given = _full_placement(graph, cluster, device_of)
     evaluator, full = Evaluator.of(graph, cluster, options).as_run(given)
     bound = lower_bound(evaluator.problem, evaluator.objective)
-    return evaluator.plan(full, bound, strategy="given", regroup=regroup)
+    made = evaluator.plan(full, bound, strategy="given", regroup=regroup)
+    again = tuple(name for name in how.recompute if name in cluster)
+    count = min(how.microbatches, graph.batch)
+    return executed(made, replace(how, recompute=again, microbatches=count))
 
 
 def _full_placement(graph: Graph, cluster: Cluster, device_of: Any) -> dict[str, str]:

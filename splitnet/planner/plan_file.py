@@ -101,6 +101,9 @@ def plan_from_dict(values: object) -> Plan:
         hint = "Make the plan again, or install the splitnet that wrote it."
         raise PlanFileError(f"{fault}: it has {found}. {hint}")
     file = decode(values, _File)
+    if file.graph.training not in (None, file.training):
+        why = f"training={file.training} contradicts training= of its graph"
+        raise PlanFileError(f"{why}. Set both alike, or plan the model again.")
     names = "objective", "costs", "optimizer", "training"
     options = {name: getattr(file, name) for name in names}
     plan = score(file.graph, file.cluster, file.device_of, **options)
@@ -112,15 +115,16 @@ def plan_from_dict(values: object) -> Plan:
             one = replace(one, requested=old.requested, reason=old.reason)
         rows.append(one)
     kept = (f for f in file.fallbacks if plan.device_of.get(f.part) == f.assigned)
-    decided = ["reused", "contiguity", "regroup"]
-    if all(one.reason != "given" for one in rows):  # as the search left it
-        decided += ["strategy", "ended_by_clock"]
-    decisions: dict[str, Any] = {name: getattr(file, name) for name in decided}
-    plan = replace(plan, placements=tuple(rows), fallbacks=tuple(kept), **decisions)
+    decided: dict[str, Any] = {n: getattr(file, n) for n in ("contiguity", "regroup")}
+    decided |= {"reused": file.reused, "placements": tuple(rows)}
+    plan = replace(plan, fallbacks=tuple(kept), **decided)
     how = file.execution
     again = tuple(file.cluster[name].name for name in how.recompute)
     execution = execution_of(plan, how.microbatches, how.schedule, None)
     plan = executed(plan, replace(execution, recompute=again))
     if plan.value != file.value:
         return with_verdict(plan)
-    return with_verdict(replace(plan, bound=min(plan.value, file.bound)), file.compared)
+    decided = {"bound": min(plan.value, file.bound)}
+    if all(one.reason != "given" for one in rows):  # as the search left it
+        decided |= {"strategy": file.strategy, "ended_by_clock": file.ended_by_clock}
+    return with_verdict(replace(plan, **decided), file.compared)

@@ -111,10 +111,9 @@ def _solved(
 ) -> Solution:
     """The best assignment, with fewer transfers where they save next to nothing.
 
-    First each transfer is free, then it has a price, so that those of the best
-    assignment together cost the cut penalty: what is best with these prices is worse by
-    no more than that. Of what needs no more memory than the least, the fastest is
-    searched instead. `effort` is a share of the steps.
+    Each transfer is free, then has a price, so that those of the best assignment cost
+    the cut penalty together: what is best then is worse by no more than that. Of what
+    needs no more memory than the least, the fastest is searched instead.
     """
     steps = options.effort or STEPS_PER_SECOND * min(options.time_limit, 1e9)
     goal, penalty = options.objective, options.cut_penalty
@@ -176,9 +175,8 @@ class _Refusal:
     """A problem without a solution, and the least broken placement that was found.
 
     `whole` evaluates what was searched, with contiguity `way`, `evaluator` what runs.
-    `need` has the bytes of
-    each group wherever it is, `on` the groups of each device, the largest first, `full`
-    the device that lacks most, `culprit` the largest group there.
+    `need` has the bytes of each group wherever it is, `on` the groups of each device,
+    the largest first, `full` the device that lacks most, `culprit` its largest group.
     """
 
     def __init__(self, found: Found, whole: Evaluator, way: str) -> None:

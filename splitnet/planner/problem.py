@@ -372,10 +372,7 @@ def request_keys(graph: Graph) -> list[int]:
 
 
 def _names(graph: Graph, pieces: Units) -> list[str]:
-    """What only the names of a piece begin with; or its ends: "conv2d_3 .. mixed0".
-
-    Several first calls that nothing but inputs feeds are left out, or several outputs.
-    """
+    """What only the names of a piece begin with; or its ends: "conv2d_3 .. mixed0"."""
     every = [call.name.replace("_", "/") + "/" for call in graph.calls]
     line, names = sorted(every), list[str]()
     inputs = {c.name for c in graph.calls if graph.part[c.part].kind == "input"}

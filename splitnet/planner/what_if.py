@@ -14,7 +14,7 @@ from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import CostModel
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan, PlanOptions
-from splitnet.core.timeline import Execution, Timeline
+from splitnet.core.timeline import Timeline
 from splitnet.planner import planner
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import fallbacks_of, with_pins
@@ -95,7 +95,7 @@ class _Perturbed:
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
         link = self.costs.link(source, target, cluster)
         speed = link.bytes_per_second / self.factor[source, target]
-        return replace(link, bytes_per_second=speed)
+        return replace(link, bytes_per_second=max(1.0, speed))
 
 
 def sensitivity(
@@ -155,17 +155,14 @@ def largest_batch(
     most: int,
 ) -> int:
     """As `splitnet.largest_batch`, of a graph."""
-    runs = device_of if isinstance(device_of, Plan) and options.training else None
-    how = Execution() if runs is None else runs.execution
 
     def lacks(batch: int) -> bool:
         one = scaled_graph(graph, batch)
         if device_of is None:
             whole, way = Evaluator.of(one, cluster, options), options.contiguity
             return not planner.fits_somewhere(whole, 2.0, way or "free")
-        plan = score(one, cluster, device_of, options)
-        plan = executed(plan, replace(how, microbatches=min(how.microbatches, batch)))
-        return bool(lacking_bytes(cluster, plan.memory))
+        memory = score(one, cluster, device_of, options).memory
+        return bool(lacking_bytes(cluster, memory))
 
     return planner.first_true(lacks, most) - 1
 

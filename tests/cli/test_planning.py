@@ -27,9 +27,11 @@ def test_plan_of_a_saved_plan_shows_its_figures(cli, plan_file, tmp_path, monkey
     fallbacks = cli(f"plan {saved} --cluster gpu,cpu --json").answer["fallbacks"]
     assert [one["requested"] for one in fallbacks] == ["gpu:1"]
     monkeypatch.setattr("splitnet.cli.commands._MOST_SAMPLES", 64)
-    how = "--objective memory --optimizer sgd --inference"
+    how = "--objective memory --optimizer sgd --inference --contiguity convex"
     assert ": 64 or more\n" in cli(f"{words} -o {saved} {how}").out
     assert cli(f"plan {saved} --json").answer["value"] == load_plan(saved).value
+    cli(f"plan {saved} --strategy auto -o {saved}")
+    assert load_plan(saved).contiguity == "convex"
     pins = "--pin left=gpu:1 --pin join=gpu:0,cpu"
     device_of = cli(f"{words} --json {pins}").answer["device_of"]
     assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")

@@ -29,6 +29,7 @@ SHAPELESS = replace(CALL, output_shapes=((1,),), output_dtypes=())
         ({"parts": ()}, "names the part 'x', which does not exist"),
         ({"parts": (*GRAPH.parts, Part("p", near=("q",)))}, "the part 'q', which"),
         ({"calls": (replace(CALL, weights=("w",)),)}, "'w', which does not exist"),
+        ({"calls": (replace(CALL, lookups=("l",)),)}, "'l', which does not exist"),
         ({"calls": (SHAPELESS,)}, "0 dtypes"),
         ({"tensors": (Tensor("no", LAST.name),)}, "names the call 'no', which"),
         ({"tensors": (Tensor(CALL.name, LAST.name, 99),)}, "there is no output 99"),
@@ -51,6 +52,7 @@ def costs(**values):
 GPU = '[[device]]\nname = "gpu:0"\n'
 TO_ALL = '[[links]]\nbetween = ["*", "gpu:0"]\n'
 NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
+FIXED = NEGATIVE | {"forward": 1.0, "forward_fixed": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,7 @@ NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
         (load_costs, costs(splitnet_costs=1), "version 2, .*: must be 2. Received: 1"),
         (load_costs, costs(costs=None), "costs: expected `object`"),
         (load_costs, costs(costs={"calls": [NEGATIVE]}), r"\[0\].forward: .*>= 0.0"),
+        (load_costs, costs(costs={"calls": [FIXED]}), "must be at most those of"),
     ],
 )
 def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, message):

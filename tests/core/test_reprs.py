@@ -38,7 +38,6 @@ def test_repr_is_one_short_line():
 
 
 def in_notebook(value, kind):
-    """What IPython asks a value for."""
     shown = value._repr_mimebundle_(include=None, exclude=None)
     assert [*shown] == [kind]
     return shown[kind]

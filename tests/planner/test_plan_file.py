@@ -14,7 +14,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import PlanFileError, SplitnetError
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.evaluate import executed
+from splitnet.planner.evaluate import executed, score
 from splitnet.planner.plan_file import load_plan, plan_from_dict, plan_to_dict
 from tests.planner.quick import plan_graph
 from tests.planner.test_strategies import towered
@@ -45,6 +45,8 @@ def test_plan_file_round_trips(tmp_path, plan):
     loaded.save(tmp_path / "b.json")
 
     assert loaded == plan
+    again = score(plan.graph, BOX, plan, training=plan.training)
+    assert again.seconds == plan.seconds
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
@@ -81,6 +83,9 @@ def graph(**changes):
     return lambda values: values["graph"].update(changes)
 
 
+WORTH = {"kind": "towers", "seconds": -1.0, "how": "plan(source)"}
+
+
 def first_device(**changes):
     return lambda values: values["cluster"]["devices"][0].update(changes)
 
@@ -101,6 +106,8 @@ def first_device(**changes):
         (lambda v: v["device_of"].update(sea="gpu:0"), "sea"),
         (lambda v: v["device_of"].update(see="gpu:9"), "no device 'gpu:9' here"),
         (lambda v: v["device_of"].update(words="gpu:1"), "host .* leave out: words"),
+        (lambda v: v.update(compared={"all": [WORTH]}), "seconds: expected .* >= 0.0"),
+        (graph(training=False), "training=True contradicts"),
         (graph(batch=True), "graph.batch: expected `int`, got `bool`"),
         (lambda v: v.update(contiguity="on"), "contiguity: .* 'free', 'convex', 'pipe"),
         (graph(calls=[{}]), r"graph.calls\[0\]: missing required field `name`"),
@@ -144,7 +151,6 @@ def test_plan_file_mangled_at_random_raises_nothing_else(seed, junk):
 
 
 def test_plan_file_refuses_a_cost_model_of_ones_own(tmp_path):
-    """It would not play the same when loaded."""
     plan = plan_graph(wide(2, flops=100.0), BOX, costs=Seconds())
 
     with pytest.raises(PlanFileError, match="cannot hold costs of class 'Seconds'"):

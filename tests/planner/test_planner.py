@@ -73,7 +73,6 @@ def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
 
 
 def test_plan_reports_progress():
-    """The best value so far only falls."""
     seen = list[float]()
     how = {"cut_penalty": 0.0, "on_progress": lambda _, value: seen.append(value)}
     plan = find_plan(random_dag(3, 14), BOX, **how)

@@ -107,7 +107,6 @@ def test_without_time_the_gpus_are_still_used(calls):
     ],
 )
 def test_what_cannot_be_is_infeasible(calls, objective, broken):
-    """By branch and bound, and by a longer search."""
     problem = drawn.step_problem(calls, 1)
     if broken == "memory":
         problem = drawn.with_room(problem, [1e6] * 3)
