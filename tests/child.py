@@ -21,5 +21,4 @@ def run(*command, code=0, cwd=None, seconds=None, **environ):
 
 
 def python(*words, **how):
-    """Run a Python of its own with these words."""
     return run(sys.executable, *words, **how)

@@ -44,10 +44,7 @@ def program_of(page: Path) -> str:
 
 
 def run(page: Path, folder: Path) -> int:
-    """Run a page in this process, its output in `folder`/output.txt; 0 if it went well.
-
-    A warning meant for the reader fails the page.
-    """
+    """Run a page in this process, output in `folder`; 0 if it went well, unwarned."""
     os.chdir(folder)
     screen = os.open("output.txt", os.O_CREAT | os.O_WRONLY, 0o644)
     os.dup2(screen, 1)

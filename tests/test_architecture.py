@@ -70,11 +70,7 @@ def circles_in(graph):
 
 
 def test_imports_point_down_and_have_no_circle():
-    """From cli over api, tf or view, planner and simulator down to core.
-
-    Lazy imports and those for type checking count as well. In tf, parallelism depends
-    on placement and reading, reading on neither.
-    """
+    """From cli over api, tf or view, planner and simulator to core; lazily as well."""
     graph = import_graph()
     packages = nx.DiGraph(
         (one.split(".")[2], other.split(".")[2])
@@ -90,7 +86,6 @@ def test_imports_point_down_and_have_no_circle():
 
 
 def test_one_import_turned_round_is_found():
-    """Imports in functions are seen as well."""
     graph = import_graph()
     lazy = (f"splitnet.planner.engine.{name}" for name in ("solve", "tasks"))
     assert graph.has_edge(*lazy)

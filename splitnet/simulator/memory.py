@@ -292,10 +292,8 @@ class _Held:
     ) -> None:
         """The copies of a weight, and one sum of its gradients per device.
 
-        Further contributions are temporaries of the tasks that make them. The gradient
-        of a micro-batch is added by a function, which holds both and what it returns;
-        until then it waits (`StepGraph.sums_behind`). But rows stay side by side, and
-        are put together where they are sent from.
+        Further contributions are temporaries of the tasks that make them, or wait until
+        a function adds them (`StepGraph.sums_behind`). Rows stay until they are sent.
         """
         device, n, owner, size = self.device, self.n, weight.source, weight.bytes
         home, givers = device[owner], grouped(weight.gradients_from, device.__getitem__)

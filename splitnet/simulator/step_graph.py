@@ -310,10 +310,7 @@ def _gradient_flow(graph: Graph) -> list[bool]:
 def _weights(
     pieces: Sequence[Graph], unit_of: Sequence[int], flows: Sequence[bool]
 ) -> list[Item]:
-    """Every weight that is used, with the units of all micro-batches that use it.
-
-    The gradient of a table is the rows that a call looks up, with their numbers.
-    """
+    """Every weight that is used, with the units of all micro-batches that use it."""
     graph, count = pieces[0], max(unit_of, default=-1) + 1
     # Per weight and unit, the bytes of rows of each gradient; 0 for a whole one.
     uses: dict[str, dict[int, list[int]]] = {w.name: {} for w in graph.weights}
@@ -352,9 +349,8 @@ def _saved_floor(
 ) -> list[int]:
     """Saved bytes of each unit that are surely held at one moment.
 
-    A backward pass begins at an end of the graph when its forward pass is over, and all
-    units that lead there still hold what they saved. Several ends may begin one after
-    the other, so only what leads to the largest is certain.
+    As a backward pass begins, all units that lead there hold what they saved. Several
+    ends may begin one after the other: only what leads to the largest is certain.
     """
     own = [inside.saved for inside in memory]
     flow: nx.DiGraph[int] = nx.DiGraph()

@@ -247,10 +247,7 @@ def _tree(
 
 
 def _step(timeline: Timeline, number: Mapping[str, int]) -> dict[str, Any]:
-    """Tasks and copies, the critical path through them, and each device's gaps.
-
-    Parts are numbers, if the plan has them; events in the path and in gaps as well.
-    """
+    """Tasks and copies, the critical path through them, and each device's gaps."""
     at = {event: n for n, event in enumerate(timeline.events)}
 
     def numbered(spans: Iterable[Span]) -> list[tuple[float | None, ...]]:

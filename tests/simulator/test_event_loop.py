@@ -104,11 +104,7 @@ def test_parts_that_wait_for_each_other_count_call_by_call():
 
 
 def test_gradients_flow_between_trained_weights_and_outputs():
-    """Not into what has no weight before it, no way to an output, or frozen weights.
-
-    Nor through a call that stops gradients.
-    A weight that no call uses changes nothing.
-    """
+    """Not into what has no weight before it, no way to an output, or is frozen."""
     calls = [dense("x", weights=()), dense("a"), dense("b", weights=()), dense("side")]
     one = replace(graph(calls, "x-a a-b a-side", weight_bytes=8), outputs=("b",))
     still = (replace(weight, trainable=False) for weight in one.weights)

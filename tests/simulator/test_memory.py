@@ -46,9 +46,8 @@ def test_outputs_stay_until_their_last_reader_forward_or_backward():
 def test_slots_and_the_temporaries_of_updates_count_by_the_optimizer(optimizer, slots):
     """A weight's gradient, all slots, and 1,000 bytes a slot in an update.
 
-    B's is updated while a' has the 100 bytes that it is given; without slots b' needs
-    most. Inference saves nothing: the fullest moment is when b runs, with its input and
-    its output. Ten weights of one part are updated one after the other.
+    B's is updated while a' has the 100 bytes that it is given. Inference saves nothing.
+    Ten weights of one part are updated one after the other.
     """
     memory = outcome(CHAIN, box(1), "000", optimizer=optimizer).memory["gpu:0"]
     assert (memory.weights, memory.gradients) == (3000, 1000)
@@ -65,10 +64,7 @@ def test_slots_and_the_temporaries_of_updates_count_by_the_optimizer(optimizer, 
 
 
 def test_a_received_tensor_is_a_buffer_until_its_last_reader():
-    """B on gpu:1 receives a's 100 bytes at 1 and saves them until b' ends.
-
-    A's backward task does not read its output: gone at 101, when b has it.
-    """
+    """B on gpu:1 saves a's 100 bytes until b' ends; a' does not read its output."""
     found = outcome(CHAIN, box(), "010")
     free = outcome(CHAIN, box(), "010", training=False)
 
@@ -128,10 +124,7 @@ def test_memory_inside_a_part(one, how, expected):
 
 
 def test_recomputing_saves_the_inputs_of_parts_only():
-    """The part's backward task makes its 110 bytes again, beside its gradients.
-
-    When b's 10 are no longer needed, a's gradient of 100 stands beside a's own.
-    """
+    """The part's backward task makes its 110 bytes again, beside its gradients."""
     one = graph([dense("x"), *PART.calls], "x-a a-b b-c")
     steps = [step_graph(one, box(1), Seconds(), recompute=some) for some in ("", "p")]
     plain, again = (step.units[1].memory for step in steps)
@@ -159,8 +152,7 @@ def test_xla_compiles_neither_towers_nor_what_runs_forward_again(kind, again, mo
 def test_functions_hold_what_they_saved_to_their_end(count, held):
     """A part is a function, and frees its own; in micro-batches a stage is one.
 
-    As b' begins there are a's output, gradients of a's and b's, and 50 bytes that no
-    part may write over; or all that a stage saved, until it ends.
+    As b' begins there are a's output, two gradients, and 50 bytes that are kept.
     """
     how = Execution(count)
     found = outcome(chain(weight_bytes=0, given_bytes=50), box(), "000", how)
@@ -178,11 +170,7 @@ def test_functions_hold_what_they_saved_to_their_end(count, held):
     ],
 )
 def test_an_embeddings_gradient_is_the_rows_read(lookups, read, optimizer, count, made):
-    """Rows of 40 bytes, found by numbers of 8 bytes, instead of a table of 1,000.
-
-    A lookup that none reads in its part returns what it is given, which an update
-    copies; so does one with slots. Micro-batches have rows until they are put together.
-    """
+    """Rows of 40 bytes, found by numbers of 8 bytes, instead of a table of 1,000."""
     table = dense("a", "p", weights=("t",), lookups=lookups, out=40)
     read_it = [dense("b", "p", weights=())] * read
     calls = [dense("x", weights=(), out=8), table, *read_it]
@@ -194,10 +182,7 @@ def test_an_embeddings_gradient_is_the_rows_read(lookups, read, optimizer, count
 
 
 def test_each_weight_is_updated_when_its_gradients_are_there():
-    """Two towers use v, whose gradients are there at 504, and w, at 1,504.
-
-    The home of both has one update task, which ends when both are updated.
-    """
+    """Two towers use v, given at 504, and w, at 1,504; one task updates both."""
     calls = [dense("h", seconds=0, weights=("v", "w"))]
     for tower in "ab":
         calls.append(dense(f"{tower}v", weights=("v",)))

@@ -55,11 +55,7 @@ def test_a_schedule_orders_the_tasks_of_stages(names, devices, schedule, first, 
     ],
 )
 def test_stages_hold_gradients_until_they_are_added_up(parts, devices, schedule, held):
-    """Beside weights of 1 MB: with gpipe all six sets of gradients, and their sum.
-
-    With 1f1b a sum, two more and what is made; one stage, of both weights, makes one
-    set, which is added to another, which makes a third.
-    """
+    """Beside weights of 1 MB: with gpipe six sets of gradients, and their sum."""
     calls = [dense(n, part, seconds=6.0, out=6) for n, part in zip("ab", parts)]
     one = graph(calls, "a-b", batch=6, weight_bytes=10**6)
     memory = outcome(one, box(), devices, Execution(6, schedule)).memory

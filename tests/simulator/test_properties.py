@@ -22,11 +22,7 @@ every = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def step_and_devices(seed):
-    """A random step and a device for each part.
-
-    Up to twenty calls in up to six parts, with skips and shared weights; it is of
-    micro-batches or recomputes at times.
-    """
+    """A random step and a device for each part; of micro-batches, or recomputing."""
     draw = random.Random(seed)
     graph = random_dag(seed, draw.randrange(2, 20))
     calls = [

@@ -32,7 +32,6 @@ class Chart:
             self.marks.append(SimpleNamespace(outline=look["penwidth"] == "1", **its))
 
     def tipped(self, part):
-        """The rectangles whose tooltip has these words."""
         return [mark for mark in self.marks if part in mark.tip]
 
 
