@@ -146,6 +146,8 @@ def _machine_of(options: Table) -> sn.Cluster | None:
     if names is not None and not names.lower().endswith(".toml"):
         if figures["preset"] is None and "gpu" in names.lower():
             say("figures of typical GPUs are assumed; name yours: --preset A100")
+        if "gpu" not in names.lower() and (figures["preset"] or figures["memory"]):
+            raise sn.DeviceError(f"--preset and --memory are of GPUs; none in {names}.")
         return sn.Cluster.of(*filter(str.strip, names.split(",")), **figures)
     if any(figures.values()):
         where = "belong to --gpus or to a list: --cluster '2*gpu,cpu'."

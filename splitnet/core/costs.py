@@ -254,10 +254,7 @@ class Costs:
         return self._seconds(call, device, "backward")
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
-        """Read weight, gradient and slots once, write weight and slots once.
-
-        Keras updates each variable by itself, in about 5 kernels for each slot.
-        """
+        """Read weight, gradient and slots, write weight and slots; 5 kernels a slot."""
         slots = slots_of(optimizer)
         for where in (device.name, device.kind):
             for one in (row for row in self.updates if row.device == where):

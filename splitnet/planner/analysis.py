@@ -256,6 +256,8 @@ class Comparison:
         ]
         loads = a.objective == b.objective == "throughput"
         lines = [f"{n} part{'s' * (n > 1)} moved." if n else "nothing moved."]
+        how = [str(one.execution) or "at once" for one in (a, b)]
+        lines += [f"runs      {' -> '.join(how)}"] * (how[0] != how[1])
         for name, objective, *both in rows[not loads :]:
             one, two = (value_text(objective, n, long=False) for n in both)
             lines.append(f"{name:<9} {one} -> {two}, {_change_text(objective, *both)}")

@@ -69,6 +69,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("plan {plan} --gpus 2 --batch 64", "64 was asked for; the graph has batch=32"),
         ("plan {plan} --pin as_built", "has no variables; leave --pin as_built out"),
         ("plan {plan} --cluster gpu --stand-ins 2", "give one of"),
+        ("plan {plan} --cluster cpu --preset A100", "are of GPUs; none in cpu"),
         ("plan {plan} --cluster none.toml", "cannot load the cluster file"),
         ("plan {plan} --cluster=", "it has 0 devices"),
         ("plan {plan} --cluster gpu,cpu --pin left", "write PATTERN="),

@@ -75,7 +75,6 @@ def test_impossible_settings_are_refused(settled, message, name, values):
 
 
 def test_what_tensorflow_cannot_do_both_is_named_before_it_is_asked(settled):
-    """Between two origins the stronger wins instead."""
     limit, fraction = {"memory_limit": "4 GiB"}, {"memory_fraction": 0.5}
     growth = {"memory_growth": True}
     pairs = growth | limit, growth | fraction, limit | fraction

@@ -37,7 +37,6 @@ def reached():
 
 
 def test_resumed_training_drops_what_it_would_have_dropped(cluster, tmp_path, reached):
-    """One that failed leaves SIGTERM to the program."""
     whole = trained(cluster)
     for _ in range(2):
         with pytest.raises(IndexError):

@@ -253,10 +253,7 @@ def schedule(
     used: Floats,
     random: RandomState,
 ) -> None:
-    """Put every group, in this order, where it ends first.
-
-    That is much later where it has no room. `place` is -1 at first.
-    """
+    """Put every group, in this order, where it ends first; `place` is -1 at first."""
     for i in range(len(order)):
         u, chosen, earliest, begin = order[i], -1, np.inf, 0.0
         for d in range(len(free)):
