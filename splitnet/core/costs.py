@@ -61,7 +61,7 @@ _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
 
 
 def _estimate(call: Call, device: Device, flops: float, times: int) -> float:
-    """Seconds of a pass, of kernels or bytes, and launches; backward has 2 `times`."""
+    """Seconds of a pass: the longer of arithmetic and memory, and the launches."""
     if call.kind in VIEWS:
         return 0.0
     moved = call.moved_bytes or 2.0 * call.output_bytes
@@ -254,7 +254,7 @@ class Costs:
         return self._seconds(call, device, "backward")
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
-        """Read weight, gradient and slots, write weight and slots; 5 kernels a slot."""
+        """Seconds to read weight, gradient and slots, and to write weight and slots."""
         slots = slots_of(optimizer)
         for where in (device.name, device.kind):
             for one in (row for row in self.updates if row.device == where):

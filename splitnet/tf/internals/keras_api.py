@@ -108,6 +108,12 @@ def take_settings(layer: Any, other: Any) -> None:
     layer._trainable, layer._dtype_policy = other.trainable, other.dtype_policy
 
 
+def freeze_alike(layer: Any, other: Any) -> None:
+    """Freeze a layer and its sublayers, or not, as those of another are."""
+    for mine, its in zip(sublayers(layer), sublayers(other)):
+        take_settings(mine, its)
+
+
 def weights_of(operation: Any) -> list[Any]:
     """The variables made to be trained, frozen or not; no call changes them."""
     return [v for layer in sublayers(operation) for v in layer._trainable_variables]

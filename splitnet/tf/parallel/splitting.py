@@ -17,7 +17,7 @@ from splitnet.core.errors import DeclarationError, SplitnetError, listed, warn
 from splitnet.core.graph import Graph, Part, grouped
 from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.keras_api import sublayers, variables_of
+from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading import slices as slicing
 from splitnet.tf.reading.cloner import Cloner, functional, input_like
@@ -192,8 +192,7 @@ def join_slices(model: Any, device: str) -> Any:
         outputs, _ = cloner.replay(model, inputs, call)
         made = functional(model, inputs, outputs)
     for first in (one for one in layers.values() if id(one) in stand_in):
-        for one, other in zip(*map(sublayers, (first, stand_in[id(first)]))):
-            keras_api.take_settings(other, one)
+        keras_api.freeze_alike(stand_in[id(first)], first)
     pairs = [(part, whole) for whole, parts, _ in _pairs(made, model) for part in parts]
     for part, whole in pairs:
         whole.trainable = part.trainable

@@ -291,8 +291,7 @@ class Cloner:
             new.trainable |= id(new) in learned
             keras_api.copy_value(new, old)
             new.trainable = old.trainable
-        for old, new in zip(sublayers(original), sublayers(copy)):
-            keras_api.take_settings(new, old)
+        keras_api.freeze_alike(copy, original)
         self._filled.add(id(copy))
 
     def _source(self, operation: Any) -> Any:

@@ -152,10 +152,9 @@ def _extent(value: Any, axis: int) -> int:
 
 
 def _give_slices(layer: Any, whole: Any, part: Any, cut: tuple[int, int, int]) -> None:
-    """Let a slice's variables be their part of the whole layer's, frozen alike."""
+    """Give a slice its part of each variable of the whole layer, frozen alike."""
     start, size, width = cut
-    for one, other in zip(keras_api.sublayers(whole), keras_api.sublayers(part)):
-        keras_api.take_settings(other, one)
+    keras_api.freeze_alike(part, whole)
     for mine, its in matched(whole, part):
         its.trainable = mine.trainable
         if its.name == "seed_generator_state":
