@@ -17,7 +17,7 @@ from splitnet.tf.audit import partition_graphs
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
-from splitnet.tf.placement.overlay import marked
+from splitnet.tf.placement.overlay import placed_call
 from splitnet.tf.placement.placed import Placed, placed_of, placement
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
 from splitnet.tf.workers.connect import wait_for_workers
@@ -67,7 +67,8 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         if placed is None:  # its ops get the scopes of the plan's parts
             blueprint = planned_blueprint(model, plan)
             placed = placement(plan, blueprint.flow, planned_sites(blueprint, plan))
-            held.enter_context(marked(model, placed))
+            vars(model)["call"] = placed_call(model, placed)
+            held.callback(vars(model).pop, "call")
         held.enter_context(state_restored(model, training=training))
         known = _traced(model, placed, batch) if training else {}
         placed.graphs.clear()

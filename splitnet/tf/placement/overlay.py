@@ -65,7 +65,7 @@ def lay_over(
     vars(model).update(
         {
             ATTRIBUTE: placed,
-            "call": _call(model, placed),
+            "call": placed_call(model, placed),
             "compile": compile_placed,
             "make_train_function": make_train_function,
             "train_step": _step(model, model.train_step, placed, trains=not own_step),
@@ -82,7 +82,7 @@ def lay_over(
     model.supports_jit = False  # XLA drops device scopes: Keras warns, and keeps it off
 
 
-def _call(model: Any, placed: Placed) -> Callable[..., Any]:
+def placed_call(model: Any, placed: Placed) -> Callable[..., Any]:
     """As `Functional.call`, by part functions in graphs, elsewhere call by call."""
 
     @functools.wraps(model.call)
@@ -241,13 +241,3 @@ def placement_scope(model: keras.Model, *optimizers: Any) -> Iterator[None]:
     placed = placed_of(model)
     with contextlib.nullcontext() if placed is None else _graph_scope(placed):
         yield
-
-
-@contextlib.contextmanager
-def marked(model: Any, marks: Placed) -> Iterator[None]:
-    """Put the ops of an unplaced model in the scopes of their parts, for an audit."""
-    vars(model)["call"] = _call(model, marks)
-    try:
-        yield
-    finally:
-        del vars(model)["call"]
