@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ EARLIER = (
     "the kernel first."
 )
 _given: dict[str, object] = {}  # what calls of configure() have set so far
+_tf = partial(import_module, "tensorflow")  # when it is first needed
 _Step = tuple[str, Callable[[], object]]  # a setting as it was given, what applies it
 
 
@@ -201,10 +203,3 @@ def _divide(device: Any, limits: Sequence[float | None]) -> None:
     config = _tf().config
     made = [config.LogicalDeviceConfiguration(memory_limit=m) for m in limits]
     config.set_logical_device_configuration(device, made)
-
-
-def _tf() -> Any:
-    """TensorFlow, imported when it is first needed."""
-    import tensorflow as tf
-
-    return tf
