@@ -224,8 +224,6 @@ def is_legal(problem: Problem, place: Ints) -> bool:
 
 def value_of(problem: Problem, objective: str, assignment: Ints) -> float:
     """Value of an assignment without cut penalty; infinite if it is infeasible."""
-    if not problem.group_count:
-        return 0.0
     if not is_legal(problem, assignment):
         return inf
     seconds, held = problem.simulated(assignment)
