@@ -111,11 +111,10 @@ def choose(found: Iterable[Candidate]) -> Candidate | None:
     Steps of less than a millisecond are equally fast.
     """
     fitting = [one for one in found if one.fits]
-    if not fitting:
-        return None
-    limit = max(min(one.seconds for one in fitting) * (1 + _AS_GOOD), _HOST_SECONDS)
+    least = min((one.seconds for one in fitting), default=0.0)
+    limit = max(least * (1 + _AS_GOOD), _HOST_SECONDS)
     good = [one for one in fitting if one.seconds <= limit]
-    return min(good, key=lambda one: (one.complexity, one.seconds))
+    return min(good, key=lambda one: (one.complexity, one.seconds), default=None)
 
 
 def compared(
