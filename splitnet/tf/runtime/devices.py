@@ -72,7 +72,8 @@ def _real_gpus() -> Iterator[tuple[Device, Details]]:
         likely = sorted(known, key=lambda c: (c.model != model, c.index != index))
         capability = ".".join(map(str, told.get("compute_capability", ())))
         card = [*likely, Details(model)][0]
-        preset = _preset(card.model)
+        named = (p for p in PRESETS if p[0].isupper())  # in "NVIDIA H100 80GB"
+        preset = next((p for p in named if re.search(rf"\b{p}\b", card.model)), "gpu")
         memory = PRESETS[preset][0]
         if likely:  # what is free, and what TensorFlow has taken here
             if not configure.started():
@@ -85,12 +86,6 @@ def _real_gpus() -> Iterator[tuple[Device, Details]]:
             device = Device.of(f"gpu:{count}", memory=of_part, preset=preset)
             yield device, replace(card, capability=capability)
             count += 1
-
-
-def _preset(name: str) -> str:
-    """The preset of a GPU named "NVIDIA H100 80GB"; a plain GPU's if none is known."""
-    known = (p for p in PRESETS if p[0].isupper() and re.search(rf"\b{p}\b", name))
-    return next(known, "gpu")
 
 
 def host_memory_bytes() -> int:
