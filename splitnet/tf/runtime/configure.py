@@ -138,12 +138,11 @@ def check_settings(settings: Settings) -> list[_Step]:
     if faults:
         raise ConfigError("the runtime settings cannot be applied.", faults)
     across = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
-    set_omp = partial(os.environ.__setitem__, "OMP_NUM_THREADS")
     for name, put in (
         ("cpu_devices", lambda n: cpu_devices() < n and make_cpu_devices(n)),
         ("cpu_threads", config.threading.set_intra_op_parallelism_threads),
         (across, config.threading.set_inter_op_parallelism_threads),
-        ("cpu_threads", lambda count: set_omp(str(count))),
+        ("cpu_threads", lambda n: os.environ.update(OMP_NUM_THREADS=str(n))),
         ("soft_placement", config.set_soft_device_placement),
         ("log_placement", tf.debugging.set_log_device_placement),
         ("determinism", lambda on: on and config.experimental.enable_op_determinism()),
