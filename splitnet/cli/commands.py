@@ -76,7 +76,6 @@ def planned(source: Any, cluster: sn.Cluster, options: dict[str, Any]) -> "sn.Pl
 
 
 def _figures(plan: "sn.Plan") -> dict[str, Any]:
-    """A plan as plain values."""
     names = ("objective", "value", "bound", "gap", "strategy", "batch")
     return {name: getattr(plan, name) for name in (*names, "transfer_bytes")} | {
         "execution": asdict(plan.execution),

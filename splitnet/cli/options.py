@@ -137,7 +137,6 @@ def _table(option: str, texts: list[str], form: str) -> dict[str, str]:
 
 
 def _machine_of(options: Table) -> sn.Cluster | None:
-    """The cluster that the options of `MACHINE` describe; None if there are none."""
     file, gpus, stand_ins = (options[n] for n in ("cluster", "gpus", "stand_ins"))
     if sum(one not in (None, 0) for one in (file, gpus, stand_ins)) > 1:
         raise sn.DeviceError("give one of --cluster, --gpus and --stand-ins.")
@@ -248,7 +247,6 @@ def load_source(
 
 
 def _module(place: str) -> Any:
-    """Import a module by file or by dotted name."""
     if not place.endswith(".py"):
         return importlib.import_module(place)
     path = Path(place).resolve()

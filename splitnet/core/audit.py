@@ -143,8 +143,6 @@ def audit_of(plan: Plan, seen: Observation) -> Audit:
 
 
 class _Comparison:
-    """What is found while a plan is compared with an observation."""
-
     def __init__(self, plan: Plan, seen: Observation) -> None:
         self.plan, self.seen = plan, seen
         self.findings: list[Finding] = []

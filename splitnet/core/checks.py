@@ -132,7 +132,6 @@ def _faults(values: Mapping[str, object], function: Any) -> list[str]:
 
 
 def _error(name: str, faults: list[str], kind: type[SplitnetError]) -> SplitnetError:
-    """An error with all faults; a single one is in its message."""
     if len(faults) > 1:
         return kind(f"{name}: {len(faults)} arguments are wrong.", faults)
     error = kind(f"{name}: {faults[0]}.")
@@ -142,7 +141,6 @@ def _error(name: str, faults: list[str], kind: type[SplitnetError]) -> SplitnetE
 
 @cache
 def _rules(function: Any) -> dict[str, tuple[str, Callable[[Any], bool]]]:
-    """The rules of a function's arguments, those that can be evaluated."""
     rules = {}
     for name, kind in inspect.get_annotations(function).items():
         with suppress(NameError):

@@ -233,7 +233,6 @@ class Costs:
         return None
 
     def _seconds(self, call: Call, device: Device, phase: str) -> float:
-        """Seconds of a pass: measured, scaled to the rows; known; or estimated."""
         if near := self.measured(call, device):
             fixed: float = getattr(near, f"{phase}_fixed")
             share: float = (getattr(near, phase) - fixed) / near.rows

@@ -230,7 +230,6 @@ class Graph:
 
 
 def _faults(graph: Graph) -> Iterator[str]:
-    """Names that are repeated or missing, impossible tensors, and the size."""
     known = {"call": graph.call, "part": graph.part, "weight": graph.weight}
     for what, table in zip(known, (graph.calls, graph.parts, graph.weights)):
         own = map(attrgetter("name"), table)

@@ -313,7 +313,6 @@ def preferences(on: Any) -> tuple[str, ...]:
 
 
 def _refs_in(value: Any) -> list[Ref]:
-    """The references in a `Ref` or a nest of lists, tuples and dicts, in order."""
     if isinstance(value, Ref):
         return [value]
     if isinstance(value, Mapping):

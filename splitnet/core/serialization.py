@@ -96,7 +96,6 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
-    """Numbers and texts that no value can have, and nesting beyond all use."""
     if isinstance(value, str):
         if errors.CONTROL.search(value):
             yield f"{path}: control characters in {shown(value)}"
@@ -133,7 +132,6 @@ def decode(values: object, kind: type[Value], where: str = "") -> Value:
 
 
 def _field_faults(values: Any, kind: Any, where: str) -> Iterator[str]:
-    """Unknown fields of dataclasses, and values that are none of a choice."""
     if NoneType in get_args(kind) and values is not None:
         kind = get_args(kind)[0]
     allowed = get_args(kind) if get_origin(kind) is Literal else ()

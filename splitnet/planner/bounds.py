@@ -79,7 +79,6 @@ class CriticalPath:
 
         @cache
         def table(size: float, fixed: float | None) -> list[list[float]]:
-            """Seconds of a copy from device to device."""
             seconds = latency + size * per_byte
             if fixed is not None:
                 seconds[:] = fixed
@@ -151,7 +150,6 @@ class _Program:
         self.cut: dict[tuple[int, int], Any] = {}
 
     def relaxed(self) -> float:
-        """The value of the linear program; 0 if it is not solved."""
         self._loads(paid=False)
         self.model.run()
         if str(self.model.getModelStatus()) != "HighsModelStatus.kOptimal":
@@ -159,7 +157,6 @@ class _Program:
         return float(self.model.getInfo().objective_function_value) * self.unit
 
     def bound(self, objective: str, time_limit: float) -> float:
-        """The dual bound after a limited number of nodes; 0 if there is none."""
         self._loads(paid=objective == "throughput")
         if objective == "latency":
             self._times(CriticalPath(self.problem))

@@ -129,7 +129,6 @@ def _pairs(start: Ints, items: Ints, cluster: Ints) -> tuple[Ints, Ints]:
 
 
 def _sums(cluster: Ints, values: Floats | Bools, count: int) -> Floats:
-    """Sums of rows by cluster."""
     columns = [np.bincount(cluster, column, count) for column in values.T]
     return np.array(columns, np.float64).reshape(values.shape[1], count).T.copy()
 

@@ -64,8 +64,6 @@ def run_step(step: StepGraph, device: Sequence[int]) -> StepRun:
 
 
 class _Loop:
-    """The state of one run."""
-
     def __init__(self, step: StepGraph, device: Sequence[int]) -> None:
         count = 3 * step.count
         self.step, self.items = step, step.items
@@ -90,7 +88,6 @@ class _Loop:
         self.missing = [Counter(self.place[unit] for unit in each) for each in makers]
 
     def run(self) -> StepRun:
-        """Start what is ready until nothing is left."""
         for number, item in enumerate(self.items):
             self.pending[self.step.sum_task(item)] += len(self.missing[number])
             for reader in item.readers:

@@ -236,7 +236,6 @@ class _Held:
         return ready + self.stop[task] - self.start[task]
 
     def _unit(self, u: int) -> None:
-        """Its weights, slots and gradients, what it saves and what only passes."""
         step, n, unit = self.step, self.n, self.step.units[u]
 
         def hold(kind: int, start: float, stop: float, size: int) -> None:

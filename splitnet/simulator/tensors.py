@@ -240,7 +240,6 @@ def _memory(
     recompute: Sequence[bool],
     views: Mapping[_Key, int],
 ) -> list[UnitMemory]:
-    """Saved and passing bytes of every unit, from the tensors inside of it."""
     unit = unit_of_call(units)
     inside: list[list[tuple[int, _Output]]] = [[] for _ in units]
     kept = []  # that is no input and no output of the call

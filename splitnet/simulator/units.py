@@ -199,7 +199,6 @@ def call_seconds(
 
     @cache
     def passes(size: int, adds: bool) -> tuple[list[float], list[float]]:
-        """Of a micro-batch of this size, forward and backward."""
         calls = [
             replace(call, fused_kernels=0) if call.part in plain else call
             for call in next(p.calls for p in pieces if p.batch == size)

@@ -107,7 +107,6 @@ def emit(
 
 
 def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
-    """The placement with its pipeline and runners; warns of what it cannot do."""
     plan = placed.plan
     turns = pipeline_of(plan.graph, plan.device_of, plan.execution)
     pipeline.check_pipeline(model, turns)
@@ -227,7 +226,6 @@ def _without_cudnn(operation: Any) -> None:
 
 
 def _carry_compilation(source: Any, model: Any) -> None:
-    """Compile the copy as its source is, with the same state of the optimizer."""
     if not isinstance(source, keras.Model) or not source.compiled:
         return
     try:

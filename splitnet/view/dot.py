@@ -93,7 +93,6 @@ def _bounds(rect: Rect) -> dict[str, str]:
 
 
 def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> Iterator[Line]:
-    """A lane's device, memory and utilization; of several devices the highest."""
     names = [device.rpartition("/")[2] for device in devices]
     fullest = plan.cluster[max(devices, key=lambda d: plan.memory[d].total)]
     held, limit = plan.memory[fullest.name].total, fullest.memory_bytes
@@ -110,7 +109,6 @@ def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> Iterator[Line]
 
 
 def _box_rows(box: Box, shown: Diagram) -> Iterator[Line]:
-    """Name, layers, shape, memory and time; what is unusual in red."""
     members, its, times = box.group.members, box.facts, box.group.times
     many, is_input = len(members) > 1, its.kind == "input"
     yield Line(f"{box.name} ×{times}" if many and times else box.name, 10, bold=True)
@@ -210,7 +208,6 @@ def _there_and_back(sent: int, returned: int) -> str:
 def _header_rows(
     plan: Plan, shown: Diagram, width: float, other: Plan | None, audit: Audit | None
 ) -> Iterator[Line]:
-    """The title, the totals and the verdict, then the legend."""
     moved, count = format_bytes(plan.transfer_bytes), len(plan.transfers)
     words = f"{moved} between devices in {counted(count, 'transfer')}"
     totals = [f"batch {plan.batch}", " ".join(facts.objective_text(plan))]

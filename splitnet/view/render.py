@@ -114,7 +114,6 @@ def notebook_output(thing: Plan | Audit | Cluster | Timeline | Net) -> dict[str,
 
 
 def _dot_of_devices(cluster: Cluster) -> str:
-    """A frame for each host, its devices in rows with their memory and speed."""
     colors = style.colors_of(device.name for device in cluster)
     dot = style.page(graphviz.Digraph(), fixed=False, pack="12")
     for host in dict.fromkeys(device.host for device in cluster):
@@ -136,7 +135,6 @@ def _dot_of_devices(cluster: Cluster) -> str:
 
 
 def _dot_of_net(net: Net) -> str:
-    """A box for each branch, or for equal ones, with its layers and its devices."""
     branch = {one.name: one for one in net.branches}
     # Of towers and slices, the devices of each.
     on = {n: b.towers.on if b.towers else b.slices or [b.on] for n, b in branch.items()}

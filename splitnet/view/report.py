@@ -101,7 +101,6 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
 
 
 def _strategies(plan: Plan) -> list[tuple[Strategy, list[tuple[str, float]]]]:
-    """Each strategy with its time, memory and bytes, as shares of the largest."""
     every = compared.all if (compared := plan.verdict.strategies) else ()
     columns = [(x.seconds, x.peak_bytes, x.copied_bytes) for x in every]
     most = [max(column) or 1 for column in zip(*columns)]
@@ -113,7 +112,6 @@ def _strategies(plan: Plan) -> list[tuple[Strategy, list[tuple[str, float]]]]:
 
 
 def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]:
-    """The parts whose measured time differs most from the planned one."""
     spent: dict[str, list[float]] = {}
     for turn, timeline in enumerate((planned, measured)):
         for task in timeline.tasks:
@@ -208,7 +206,6 @@ def _packed(value: Any) -> Any:
 
 
 def _layers(plan: Plan, part: str) -> dict[str, Any]:
-    """The layers of a part; several are a tree."""
     calls, device = plan.graph.calls_of[part], plan.cluster[plan.device_of[part]]
     costs, training = plan.costs, plan.training
     layers = [
@@ -236,7 +233,6 @@ def _tree(
     number: Mapping[str, int],
     closed: Collection[Sequence[str]] = (),
 ) -> Any:
-    """A block with its children; a leaf is the number of its member."""
     if not block.children:
         return number[block.members[0]]
     return {
@@ -247,7 +243,6 @@ def _tree(
 
 
 def _step(timeline: Timeline, number: Mapping[str, int]) -> dict[str, Any]:
-    """Tasks and copies, the critical path through them, and each device's gaps."""
     at = {event: n for n, event in enumerate(timeline.events)}
 
     def numbered(spans: Iterable[Span]) -> list[tuple[float | None, ...]]:

@@ -186,7 +186,6 @@ def _parts_grid(plan: Plan, detail: int) -> Grid:
 
 
 def _transfers_grid(plan: Plan, detail: int) -> Grid:
-    """The largest transfers by pair of devices and kind."""
     if not plan.transfers:
         return Grid(notes=["No transfers between devices."])
 

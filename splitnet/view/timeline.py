@@ -90,7 +90,6 @@ class _Chart:
         self.dot = style.page(graphviz.Graph(), pad="0.2", splines="false", tooltip=" ")
 
     def mark(self, place: Place, fill: str, outline: str = "", tip: str = "") -> None:
-        """Draw a rectangle."""
         x, y, wide, tall = place
         look = style.place_of(x, y, x + wide, y + tall) | {"fillcolor": fill}
         look |= {"color": outline or "#ffffff00", "penwidth": str(int(bool(outline)))}
@@ -103,7 +102,6 @@ class _Chart:
         style.text_node(self.dot, f"text-{len(self.dot.body)}", [line], x, top)
 
     def x(self, moment: float) -> float:
-        """Where a time lies, in points."""
         return _LEFT + _WIDE * (moment / self.seconds if self.seconds else 0.0)
 
     def legend(self, timelines: Sequence[Timeline]) -> None:
@@ -124,7 +122,6 @@ class _Chart:
         self.y += 24
 
     def step(self, heading: str, timeline: Timeline) -> None:
-        """Draw a step: heading, lanes of devices and links, critical path, axis."""
         path = timeline.critical_path if timeline.copies else []
         words = f"{heading}: " if heading else ""
         words += f"one step, {format_seconds(timeline.seconds)}"
@@ -151,7 +148,6 @@ class _Chart:
         self.y += _GAP
 
     def _device(self, timeline: Timeline, devices: Sequence[str]) -> None:
-        """A lane: name, shares of the step, gaps with their reasons, bars."""
         device, pipelined = devices[0], any(task.microbatch for task in timeline.tasks)
         gaps = timeline.waits[device]
         name = style.ranged(devices, 26) + (f" ({len(devices)})" if devices[1:] else "")

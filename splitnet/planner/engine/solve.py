@@ -151,7 +151,6 @@ def solve(
 def _searched(
     problem: Problem, objective: str, budget: Budget, seed: int, starts: list[Ints]
 ) -> Ints:
-    """The best assignment that is found with numba."""
     began = monotonic()
     if objective == "latency":
         warm_up(objective)

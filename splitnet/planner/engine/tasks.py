@@ -137,7 +137,6 @@ def tasks_with(
 
 
 def _bytes_of(step: StepGraph) -> dict[str, list[int]]:
-    """Bytes of each unit: its weights, and what it saves, makes and needs."""
     units, slots = step.units, step.slot_copies
     own = [[w for w in one.trained if len(w.readers) == 1] for one in units]
     found = {

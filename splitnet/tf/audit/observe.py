@@ -95,7 +95,6 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
 
 
 def _traced(model: Any, placed: Placed, batch: Any) -> dict[Any, Any]:
-    """The graph of the model's step, if that is traced for this batch's shapes."""
     shapes = _shapes(batch)
     return {
         graph: step
@@ -141,7 +140,6 @@ def _judged(
     *,
     training: bool = True,
 ) -> Audit:
-    """What executed functions and the model's variables show, held against a plan."""
     names = partition_graphs.Names(plan, placed, getattr(model, "optimizer", None))
     microbatches = placed.pipeline.microbatches if training else 1
     shares = batch_shares(batch, microbatches)

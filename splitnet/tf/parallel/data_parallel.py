@@ -149,7 +149,6 @@ def _near(cluster: Cluster, device: Device, group: Sequence[str]) -> str:
 
 
 def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
-    """The devices of the towers: two or more, each once."""
     gpus = [device.name for device in cluster if device.kind == "gpu"]
     wanted = len(gpus) if asked is None else asked
     found = gpus[: max(wanted, 0)] if isinstance(wanted, int) else list(wanted)

@@ -92,7 +92,6 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
 
 
 def _split(rows: Shards, data: Any) -> list[Any]:
-    """A nest of tensors, or None, for each micro-batch."""
     flat = keras.tree.flatten(data)
     each = [[t] * rows.count if t is None else rows.split(t) for t in flat]
     return [keras.tree.pack_sequence_as(data, [*its]) for its in zip(*each)]
@@ -309,7 +308,6 @@ def _mixes(node: Any) -> bool:
 
 
 def _own_steps(model: Any) -> list[str]:
-    """What a class of the user's own does otherwise in a training step."""
     names = ("train_step", "compute_loss")
     return [n for n in names if getattr(type(model), n) is not getattr(keras.Model, n)]
 

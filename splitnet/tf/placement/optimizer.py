@@ -67,7 +67,6 @@ def all_optimizers(optimizer: Any) -> list[Any]:
 
 
 def _place(inner: Any) -> None:
-    """Replace the methods of one optimizer that make slots and update variables."""
     add, build = inner.add_variable_from_reference, inner.build
 
     @functools.wraps(add)

@@ -200,8 +200,6 @@ def _check_rules(layer: Any, variable: Any, axis: int) -> None:
 
 
 def _slice_class(whole: Any) -> Any:
-    """The class of a slice of an attention layer of class `whole`."""
-
     class HeadSlice(whole):
         def __init__(
             self, *args: Any, slice_number: int = 0, slice_count: int = 1, **kwargs: Any

@@ -52,7 +52,6 @@ class Health:
     state: str
 
     def __str__(self) -> str:
-        """The state as a clause of a message."""
         return f"{self.host.name} ({self.host.address}) is {self.state}"
 
 
@@ -254,7 +253,6 @@ def _wait_for(workers: Sequence[Host], seconds: float) -> None:
 
 
 def _check_versions(workers: Sequence[Host], tf: Any) -> None:
-    """Read each worker's version of TensorFlow from its process name."""
     faults = []
     for worker in workers:
         with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
