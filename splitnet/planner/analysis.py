@@ -50,6 +50,7 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
 
 
 def _on_one_device(strategies: StrategyComparison | None) -> dict[str, float] | None:
+    """Seconds by device of those strategies; None if nothing was tried on one."""
     rows = [*strategies.all] if strategies is not None else []
     rows = [one for one in rows if one.kind == "one device" and one.devices]
     return {one.devices[-1]: one.seconds for one in rows if one.fits} if rows else None

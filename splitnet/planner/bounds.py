@@ -150,6 +150,7 @@ class _Program:
         self.cut: dict[tuple[int, int], Any] = {}
 
     def relaxed(self) -> float:
+        """The value of the linear program; 0 if it is not solved."""
         self._loads(paid=False)
         self.model.run()
         if str(self.model.getModelStatus()) != "HighsModelStatus.kOptimal":
@@ -157,6 +158,7 @@ class _Program:
         return float(self.model.getInfo().objective_function_value) * self.unit
 
     def bound(self, objective: str, time_limit: float) -> float:
+        """The dual bound after a limited number of nodes; 0 if there is none."""
         self._loads(paid=objective == "throughput")
         if objective == "latency":
             self._times(CriticalPath(self.problem))

@@ -107,6 +107,7 @@ def emit(
 
 
 def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
+    """The placement with its pipeline and runners; warns of what it cannot do."""
     plan = placed.plan
     turns = pipeline_of(plan.graph, plan.device_of, plan.execution)
     pipeline.check_pipeline(model, turns)

@@ -93,6 +93,7 @@ def _bounds(rect: Rect) -> dict[str, str]:
 
 
 def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> Iterator[Line]:
+    """A lane's device, memory and utilization; of several devices the highest."""
     names = [device.rpartition("/")[2] for device in devices]
     fullest = plan.cluster[max(devices, key=lambda d: plan.memory[d].total)]
     held, limit = plan.memory[fullest.name].total, fullest.memory_bytes

@@ -92,6 +92,7 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
 
 
 def _split(rows: Shards, data: Any) -> list[Any]:
+    """A nest of tensors, or None, for each micro-batch."""
     flat = keras.tree.flatten(data)
     each = [[t] * rows.count if t is None else rows.split(t) for t in flat]
     return [keras.tree.pack_sequence_as(data, [*its]) for its in zip(*each)]

@@ -50,6 +50,7 @@ def cards() -> list[Details]:
 
 def _details(pynvml: Any, index: int, handles: list[Any]) -> Details:
     def told(ask: str, *arguments: Any) -> Any:
+        """What a query answers; None where this card or driver does not know."""
         try:
             return getattr(pynvml, f"nvmlDeviceGet{ask}")(handles[index], *arguments)
         except pynvml.NVMLError:

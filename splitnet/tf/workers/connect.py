@@ -253,6 +253,7 @@ def _wait_for(workers: Sequence[Host], seconds: float) -> None:
 
 
 def _check_versions(workers: Sequence[Host], tf: Any) -> None:
+    """Read each worker's version of TensorFlow from its process name."""
     faults = []
     for worker in workers:
         with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
