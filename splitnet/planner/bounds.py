@@ -23,7 +23,7 @@ from splitnet.planner.load_graph import Floats
 from splitnet.planner.problem import Problem, equivalent_devices
 
 _MOST_GROUPS, _MOST_NODES = 50, 300  # of the program, and of its branch and bound
-_MOST_COLUMNS = 4000  # of the linear program of the work bound
+_MOST_COLUMNS = 20_000  # of the linear program of the work bound
 _LEAST, _MOST = 1.1e-9, 1e6  # coefficient, of what is about 1; less is taken for none
 _Arc = tuple[int, int, list[list[float]], float]  # task, its group, copies, the least
 _SAFETY = 1 - 1e-6  # what tolerances and sums in another order may hide

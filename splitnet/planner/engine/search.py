@@ -169,20 +169,24 @@ class _Search:
         """
         graph, given = self.problem.graph, (self.random, self.state)
         places += problems.single_devices(self.problem)
-        places += [repaired(graph, place) for place in places]
+        roomy = graph._replace(capacity_bytes=graph.capacity_bytes + inf)
         if self.tasks is not None and self.free and not self.problem.cut_penalty:
             for number in range(_SCHEDULES if self.budget.left else 0):
                 self.budget.spend((3.0 + 0.1 * len(graph.kind)) * len(graph.size_bytes))
-                noise = self.random.random() if number else 0.0
-                places.append(starts.list_schedule(graph, noise, *given))
+                noise = self.random.random() if number > 1 else 0.0
+                room = graph if number % 2 else roomy
+                places.append(starts.list_schedule(room, noise, *given))
         for place in sorted(places, key=self.value_of):
-            lacks = self.keep(place) is not None  # room at its peaks
-            if lacks and self.tasks is not None and self.free:
-                above = self.tasks.devices.peak + self.margin
-                above -= load_graph.bytes_per_device(graph, place)
-                self.keep(repaired(self.with_room(above).graph, place))
-            if self.elite and self.objective == "latency":
-                break
+            for _ in range(_CORRECTIONS):  # until its peaks have room
+                self.keep(place)
+                if self.elite and self.objective == "latency":
+                    return
+                above = self.margin
+                if self.tasks is not None:
+                    self.value_of(place)
+                    above = self.tasks.devices.peak + self.margin
+                    above -= load_graph.bytes_per_device(graph, place)
+                place = repaired(self.with_room(above).graph, place)
 
     def turn(self) -> None:
         """Construct an assignment, or improve the best ones."""

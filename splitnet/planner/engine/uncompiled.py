@@ -24,6 +24,7 @@ from splitnet.planner.problem import Problem
 _STEPS, _FEW_GROUPS = 1_000_000, 12
 # How often the room is corrected by the peaks, a simulation each; steps for that.
 _ROUNDS, _ROUND_STEPS = 12, 200_000
+_NEVER = 1e30  # seconds of a group where it may not be
 
 
 class BranchAndBound:
@@ -178,13 +179,20 @@ def least_full(problem: Problem, budget: Budget) -> Ints:
 
 
 def repaired(graph: LoadGraph, place: Ints) -> Ints:
-    """Move groups that may not be or have no room where they are, largest first."""
+    """Move groups that may not be or have no room where they are, to where there is.
+
+    Those come first that take the fewest seconds more there per byte, then large ones.
+    """
     full = load_graph.bytes_per_device(graph, place) > graph.capacity_bytes
+    seconds = np.where(graph.allowed, graph.seconds[:, graph.kind], _NEVER)
+    added = seconds.min(axis=1, where=~full, initial=_NEVER)
+    added -= seconds[np.arange(len(place)), place]
     wrong = ~graph.allowed[np.arange(len(place)), place] | full[place]
     group = load_graph.owners(graph.apart_start)
     wrong[group[place[group] == place[graph.apart]]] = True
-    order = sorted(wrong.nonzero()[0].tolist(), key=lambda g: -graph.size_bytes[g])
-    return _filled(graph, place, order, graph.capacity_bytes)
+    rank = added / np.maximum(graph.size_bytes, 1.0)
+    order = np.lexsort((-graph.size_bytes, rank))
+    return _filled(graph, place, order[wrong[order]].tolist(), graph.capacity_bytes)
 
 
 def _line(graph: LoadGraph) -> Ints:

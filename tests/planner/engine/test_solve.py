@@ -99,6 +99,17 @@ def test_without_time_the_gpus_are_still_used(calls):
     assert found.value < 0.2 * value_of(problem, "latency", np.full(calls, 4))
 
 
+def test_little_memory_holds_what_is_slow_elsewhere():
+    """GPUs have room for half of the calls; the CPU gets what takes it least long."""
+    problem = drawn.free_problem(drawn.random_graph(400, 2), Cluster.of("2*gpu", "cpu"))
+    room = 0.25 * problem.simulated(np.zeros(400, np.int64))[1][0]
+    problem = drawn.with_room(problem, [room, room, inf])
+
+    found = solve(problem, objective="latency", effort=200_000, time_limit=100.0)
+
+    assert found.value < 1.6 * found.bound
+
+
 @pytest.mark.parametrize(
     ("calls", "objective", "broken"),
     [
