@@ -1,12 +1,16 @@
 """Reading: names, sizes and weights of every call, without memory on any device."""
 
+import math
+
 import keras
+import numpy as np
+import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
 from splitnet.tf.reading.read import planned_sites
 from splitnet.tf.reading.source import blueprint_of
-from tests.tf.check import assert_near
+from tests.tf.check import assert_near, stack
 from tests.tf.zoo import ZOO
 from tests.zoo import between_parts
 
@@ -86,6 +90,43 @@ def test_read_prices_open_sizes_and_says_so(caplog):
     assert "'photo' (None, None, None, 3) as (None, 224, 224, 3)" in caplog.text
     sites = planned_sites(blueprint_of(build(None)), plan)
     assert sites[1].node.outputs[0].shape == (None, None, None, 4)
+
+
+def test_read_knows_the_size_of_a_batch_that_is_folded():
+    """Windows, two views in one batch, and time as the first axis."""
+    x = keras.Input((8, 16))
+    dense, ops = layers.Dense(4, name="dense"), keras.ops
+    for folded, shape in (
+        (ops.reshape(x, (-1, 2, 16)), (24, 2, 4)),
+        (ops.concatenate([x, x], axis=0), (12, 8, 4)),
+        (ops.transpose(x, (1, 0, 2)), (8, 6, 4)),
+    ):
+        call = sn.read(keras.Model(x, dense(folded)), batch=6).call["dense"]
+
+        assert call.output_shapes == (shape,)
+        assert call.forward_flops == math.prod(shape) * (2 * 16 + 1)
+
+
+class Traced(layers.Layer):
+    """Its call is a `tf.function`."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight((shape[-1], 2))
+
+    @tf.function
+    def call(self, inputs):
+        return inputs @ self.kernel
+
+
+def test_a_model_that_was_read_is_trained():
+    """For the batch that was read, so that a trace of that signature was kept."""
+    model = stack(Traced())
+    sn.read(model, batch=8)
+    before = model.get_weights()
+    model.compile("sgd", "mse")
+    model.fit(np.ones((8, 6)), np.ones((8, 2)), batch_size=8, verbose=0)
+
+    assert (model.get_weights()[0] != before[0]).all()
 
 
 def test_a_plan_of_a_function_is_one_of_what_it_builds_next():

@@ -122,7 +122,7 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
             kind = graph.call[cut[name][0]].kind if name in cut else call.kind
             sort = (wholes.get(kind, kind), *call.output_shapes[0][1:])
             planned.setdefault(sort, []).append(name)
-    for node in (site.node for site in sized(blueprint).sites):
+    for node in (site.node for site in sized(blueprint, graph.batch).sites):
         sort = (type(node.operation).__name__, *node.outputs[0].shape[1:])
         here.setdefault(sort, []).append(node.operation.name)
     found = {}

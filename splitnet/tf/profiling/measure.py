@@ -83,24 +83,25 @@ def measure(
         advice = "Use sn.local_cluster(), or join workers by sn.connect(cluster) first."
         raise DeviceError(f"these devices are not available here. {advice}", named)
     optimizer = costs.optimizer_name(optimizer)
-    blueprint = sized(blueprint_of(source, "expand"))
+    blueprint = blueprint_of(source, "expand")
     graph = graph_of(blueprint, batch)
-    jobs: dict[tuple[str, float, float], tuple[Call, Site, list[bool]]] = {}
-    for site, needed in zip(blueprint.sites, needed_gradients(blueprint.sites)):
+    jobs: dict[tuple[str, float, float], tuple[Call, Site, Site, list[bool]]] = {}
+    sites = blueprint.sites, sized(blueprint, batch).sites
+    for site, known, needed in zip(*sites, needed_gradients(blueprint.sites)):
         call = graph.call.get(site.call)
         if call and not site.node.is_input:  # what towers share is estimated
             key = costs.signature(call), call.forward_flops, call.backward_flops
             if key not in jobs or any(needed):
-                jobs[key] = call, site, needed
+                jobs[key] = call, site, known, needed
     timed = {k: v for k, v in _kinds(cluster).items() if v in cluster.free_devices}
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
     tell = on_progress or (lambda *_: None)
     calls, updates = list[costs.CallSeconds](), list[costs.UpdateSeconds]()
     for labels, device in timed.items():
         watch = _Stopwatch(device)
-        for (key, *flops), (call, site, needed) in jobs.items():
-            tell(next(shares), f"{site.call} on {device.name}")
-            made = *_call_seconds(site, needed, watch, batch), costs.rows_of(call)
+        for (key, *flops), (call, *sort) in jobs.items():
+            tell(next(shares), f"{call.name} on {device.name}")
+            made = *_call_seconds(*sort, watch, batch), costs.rows_of(call)
             calls += (costs.CallSeconds(key, one, *made, *flops) for one in labels)
         tell(next(shares), f"update on {device.name}")
         small, large = (watch.seconds(_update(device, optimizer, n)) for n in _SIZES)
@@ -202,12 +203,13 @@ class _Loop:
 
 
 def _call_seconds(
-    site: Site, needed: list[bool], stopwatch: _Stopwatch, batch: int
+    site: Site, known: Site, needed: list[bool], stopwatch: _Stopwatch, batch: int
 ) -> tuple[Any, ...]:
-    """Seconds forward and backward, and of both what does not grow with the batch."""
+    """Seconds forward and backward, and what does not grow; `known` has all sizes."""
     node, target = site.node, stopwatch.target
     tensors, inputs = node.input_tensors, {}
-    values = dict(zip(map(id, tensors), synthetic([*tensors], batch)))
+    given = synthetic([*known.node.input_tensors], batch)
+    values = dict(zip(map(id, tensors), given))
     with tf.device(target):
         clone = Cloner(lambda layer: target).of(node.operation)
         operation = keras_api.operation_fn(clone, training=True)
@@ -239,7 +241,7 @@ def _call_seconds(
     for _, size in product(range(_RUNS), (batch, share)):
         for key, variable in inputs.items():
             if variable.shape.rank and variable.shape[0] is None:
-                variable.assign(values[key][:size])
+                variable.assign(values[key][: len(values[key]) * size // batch])
         for loop in loops:
             loop.run(size)
 

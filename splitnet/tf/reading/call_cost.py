@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.rebuild import without
+from splitnet.tf.reading.rebuild import forget_traces, without
 from splitnet.tf.reading.traced import Work, elements_of, trace
 
 UNKNOWN_EXTENT = 128
@@ -239,6 +239,8 @@ def _trace(
     finally:
         for layer, choice in zip(recurrent, choices):
             layer.use_cudnn = choice
+        for layer in keras_api.sublayers(operation):
+            forget_traces(layer)  # of this graph
 
 
 @functools.cache

@@ -9,13 +9,12 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, listed, warn
-from splitnet.tf.internals import keras_api, tf_api
+from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import from_keras, sublayers, variables_of
 from splitnet.tf.reading import rebuild
 from splitnet.tf.reading.flatten import MODELS, Blueprint, flow_of, run_again
 
 _SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
-_FUNCTIONS = (tf.types.experimental.PolymorphicFunction,)
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
 
@@ -198,8 +197,7 @@ class Cloner:
             homes |= {id(v): (v, home) for v in own}
         moved = [keras_api.move_value(v, on) for v, on in homes.values() if on]
         for layer in [x for _, one in pairs if any(moved) for x in sublayers(one)]:
-            held = rebuild.reached([*vars(layer).values()], _FUNCTIONS)
-            tf_api.forget_traces(layer, held)  # with variables at their old place
+            rebuild.forget_traces(layer)  # with variables at their old place
 
     def _copy(self, operation: Any) -> None:
         """Make the copy of an operation, or use it as it is."""

@@ -75,19 +75,18 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
             f"{', '.join(map(str, fixed))}, and batch={batch} was asked for or is the "
             f"default. Say batch={fixed[0]}, or build it without that size."
         )
-    blueprint = sized(blueprint)
     raise_faults(blueprint.name, list(dict.fromkeys(_unsplittable(blueprint))))
 
-    nodes = [site.node for site in blueprint.sites]
-    settings = [settings_of(node.operation) for node in nodes]
+    settings = [settings_of(site.node.operation) for site in blueprint.sites]
     needed = needed_gradients(blueprint.sites)
 
     def priced(batch: int) -> Graph:
+        known = sized(blueprint, batch)
         works = [
-            cost_of(node, batch, text, wanted, training=training)
-            for node, text, wanted in zip(nodes, settings, needed)
+            cost_of(site.node, batch, text, wanted, training=training)
+            for site, text, wanted in zip(known.sites, settings, needed)
         ]
-        return _structure_of(blueprint, batch, settings, works)
+        return _structure_of(known, batch, settings, works)
 
     towers = blueprint.towers
     counts = {n for one in towers.values() for n in batch_shares(batch, one.count)}
@@ -261,7 +260,7 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
     calls, plain = fold(graph), collapse(graph)
     settings = [settings_of(site.node.operation) for site in blueprint.sites]
     works = [Work()] * len(settings)
-    source = _structure_of(sized(blueprint), graph.batch, settings, works)
+    source = _structure_of(sized(blueprint, graph.batch), graph.batch, settings, works)
     # Towers of a whole model have no branches, and a pin beats what a branch says.
     same = blueprint.declared and (blueprint.towers or not graph.towers)
     free = {*plain.part, *source.part} - {p.name for p in plain.parts if p.pinned}

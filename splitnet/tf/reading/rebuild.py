@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, first_line
-from splitnet.tf.internals import keras_api
+from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import from_keras, sublayers
 
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
@@ -135,6 +135,12 @@ def reached(root: Any, kinds: tuple[type, ...] = _STATEFUL) -> list[Any]:
             seen[id(value)] = value
             todo += () if isinstance(value, kinds) else _held_by(value)
     return [value for value in seen.values() if isinstance(value, kinds)]
+
+
+def forget_traces(layer: Any) -> None:
+    """Let the functions that a layer has or holds be traced again."""
+    kinds = (tf.types.experimental.PolymorphicFunction,)
+    tf_api.forget_traces(layer, reached([*vars(layer).values()], kinds))
 
 
 def _held_by(value: Any) -> list[Any]:

@@ -86,10 +86,10 @@ def _functional_of(model: Any) -> Any:
     return model
 
 
-def sized(blueprint: Blueprint) -> Blueprint:
-    """The same calls, with a size for each open dimension of inputs but the batch.
+def sized(blueprint: Blueprint, batch: int) -> Blueprint:
+    """The same calls, with a size for each open dimension of inputs.
 
-    It is logged once for each model: of an image its other side, or 224.
+    Sizes other than the batch are logged once: of an image its other side, or 224.
     """
     open_sizes, given = list[str](), list[Any]()
     for node in blueprint.flow.inputs:
@@ -97,22 +97,22 @@ def sized(blueprint: Blueprint) -> Blueprint:
         if len(tensor.shape) == 4:
             sides = [n for n in tensor.shape[1:] if n is not None and n > 4]
             extent = max(sides, default=_IMAGE_EXTENT)
-        known = (extent if n is None else n for n in tensor.shape[1:])
-        shape = (*tensor.shape[:1], *known)
+        sizes = (batch, *[extent] * len(tensor.shape))
+        shape = tuple(n if own is None else own for n, own in zip(sizes, tensor.shape))
         spec = keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
         given += flatten.InnerNode(node.operation, node.arguments, [spec]).outputs
-        if shape != tensor.shape:
-            open_sizes.append(f"{node.operation.name!r} {tensor.shape} as {shape}")
-    if not open_sizes:
-        return blueprint
+        taken = (*tensor.shape[:1], *shape[1:])
+        if taken != tensor.shape:
+            open_sizes.append(f"{node.operation.name!r} {tensor.shape} as {taken}")
     try:
         flow = flow_of(blueprint.model, blueprint.flow.nested, inputs=given)
     except Exception:  # whatever a layer raises that takes no such size
         return blueprint
-    warn_once(
-        f"model {blueprint.name!r} leaves sizes open, so costs and memory are those of "
-        f"inputs of an assumed size: {'; '.join(open_sizes)}."
-    )
+    if open_sizes:
+        warn_once(
+            f"model {blueprint.name!r} leaves sizes open, so costs and memory are of "
+            f"inputs of an assumed size: {'; '.join(open_sizes)}."
+        )
     return blueprint.along(flow)
 
 
