@@ -119,6 +119,39 @@ def test_no_trace_is_stale_after_a_change(cluster):
         train((placed, plain))
 
 
+class Counts(layers.Layer):
+    """Assigns states in a loop, in a function of its own and in a layer inside."""
+
+    def build(self, shape):
+        self.steps = self.add_weight(initializer="zeros", trainable=False)
+        self.mean = self.add_weight(shape[1:], initializer="zeros", trainable=False)
+        self.drop = layers.Dropout(0.5, seed=3)
+
+    @tf.function
+    def follow(self, inputs):
+        self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(inputs, 0))
+        return inputs - self.mean
+
+    def call(self, inputs, training=False):
+        def once(number, x):
+            self.steps.assign_add(1.0)
+            return number + 1, self.drop(x, training=training) + 0.01 * self.steps
+
+        loop = keras.ops.while_loop(lambda number, x: number < 3, once, (0, inputs))
+        return self.follow(loop[1])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_states_are_assigned_in_loops_and_functions(recompute, cluster):
+    """Once a step: such a part is not run again in its backward pass."""
+    model = chain(layers.Dense(4, name="dense"), Counts(name="counts"))
+    pins = {"dense": "gpu:0", "counts": "gpu:0", "head": "gpu:1"}
+    way = {"recompute": recompute}
+    models = with_plain(emitted(model, cluster, way, batch=8, pins=pins))
+    for _ in range(2):
+        train(models)
+
+
 class KeepsScores(layers.Layer):
     """Keeps a tensor of its call as an attribute, as attention layers do."""
 

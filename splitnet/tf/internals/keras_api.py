@@ -172,6 +172,11 @@ def has_value(variable: Any) -> bool:
     return variable._value is not None
 
 
+def assign_value(variable: Any, value: Any) -> None:
+    """Assign a variable in the graph that is being made, whatever scope there is."""
+    variable._value.assign(value)
+
+
 def move_value(variable: Any, device: str) -> bool:
     """Give a variable, without traces, its memory on a device; if it was elsewhere."""
     value = variable._value

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
@@ -128,7 +129,7 @@ class TowerRunner:
             if its[0].shape.rank:  # or a number for each, which Keras adds up
                 shares = [tf.cast(w, its[0].dtype) for w in shards.weights()]
                 its = list(map(tf.math.divide_no_nan, map(tf.reduce_sum, its), shares))
-            operation.add_loss(shards.mean(its))
+            keras.layers.Layer.add_loss(operation, shards.mean(its))
         return states, outputs
 
     def _on(self, key: str) -> str:

@@ -7,7 +7,7 @@ Keras masks, losses and new states go out. Only tables of which a layer reads ro
 weights that a function of a layer's own reads, are captured as variables.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,21 +100,27 @@ class StateScope(keras.StatelessScope):
     """A stateless scope that lists the variables that calls assign.
 
     Inside a `tf.function`, `tf.custom_gradient` or `tf.recompute_grad` of a layer's
-    own, `weights` are the variables themselves: TensorFlow would give no gradient to a
-    value that such a function captures. The ids of those are `captured`.
+    own, variables are read themselves: TensorFlow would give no gradient to a value
+    that such a function captures. So are those that a loop, a branch or such a function
+    assigns, which no tensor leaves. The ids of all are `captured`; what was `captured`
+    before is assigned where it is.
     """
 
-    def __init__(self, states: Any, weights: Any = ()) -> None:
+    def __init__(
+        self, states: Any, weights: Any = (), captured: Container[int] = ()
+    ) -> None:
         mapping = [*states, *weights]
         super().__init__(mapping, collect_losses=True, initialize_variables=False)
         self.assigned: dict[int, Any] = {}
         self.captured: set[int] = set()
         self._weights = {id(variable): value for variable, value in weights}
         self._entered = tf_api.functions_entered()
+        self._before, self._graph = captured, tf.compat.v1.get_default_graph()
+        self.inside = False  # whether something was assigned in a loop or function
 
     def get_current_value(self, variable: Any) -> Any:
         """The value of a variable in this scope; None for that of the variable."""
-        if id(variable) in self._weights and tf_api.functions_entered() > self._entered:
+        if tf_api.functions_entered() > self._entered:
             self.captured.add(id(variable))
             return None
         return super().get_current_value(variable)
@@ -122,6 +128,12 @@ class StateScope(keras.StatelessScope):
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Note what a variable is assigned."""
         variable, value = update
+        inside = tf.compat.v1.get_default_graph() is not self._graph
+        if inside or id(variable) in self._before:
+            self.captured.add(id(variable))
+            self.inside = True
+            keras_api.assign_value(variable, value)
+            return
         self.assigned[id(variable)] = variable
         value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
         # A variable that is assigned and read again has no gradient of that value
@@ -202,7 +214,7 @@ class PartFunction:
         for variable, value in trace.new_states(run, made):
             run.assign(variable, value)
         for operation, loss in zip(trace.owners, made["losses"]):
-            operation.add_loss(loss)
+            keras.layers.Layer.add_loss(operation, loss)  # a Functional's raises
         for (layer, name), value in zip(trace.kept, made["kept"]):
             vars(layer)[name] = value
         for old, value in zip(segment.gives, made["outputs"]):
@@ -257,6 +269,7 @@ class Trace:
         self._gradients: dict[Any, PartGradient | None] = {}
         operations = [node.operation for node in part.segment.nodes]
         left_out = {id(v) for one in operations for v in tables_of(one)}
+        self._direct = set[int]()  # variables that are assigned where they are
         self.trained = [*{id(v): v for o in operations for v in weights_of(o)}.values()]
         self.states = [*{id(v): v for o in operations for v in states_of(o)}.values()]
         captured = {-1}
@@ -268,6 +281,8 @@ class Trace:
             self._trace(signature)
             captured = self._captured - left_out
             left_out |= captured
+            self._direct |= captured
+            self.states = [v for v in self.states if id(v) not in captured]
             seed = keras_api.seed_of_all()  # a user's layer may draw from it
             if id(seed) in self._assigned - set(map(id, self.states)):
                 self.states.append(seed)
@@ -295,12 +310,14 @@ class Trace:
             local[id(old)] = value
         self.owners: list[Any] = []
         pairs = list(zip(self.states, states))
-        with StateScope(pairs, list(zip(self.weights, weights))) as scope:
+        known = pairs, list(zip(self.weights, weights)), self._direct
+        with StateScope(*known) as scope:
             for key, node in zip(part.keys, part.nodes):
                 with tf.name_scope(scope_of(key)):
                     keras_api.run_node(node, local, self._context)
                 self.owners += [node.operation] * (len(scope.losses) - len(self.owners))
         self._captured, self._assigned = scope.captured, {*scope.assigned}
+        self._how *= not scope.inside  # what is computed again would be assigned again
         self.unmasked = [
             number
             for number, (old, mask) in enumerate(zip(part.reads, masks))

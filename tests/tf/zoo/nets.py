@@ -136,6 +136,8 @@ def losses_inside():
     """add_loss, and penalties of activities and weights on every device, one shared."""
     shared = layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l1")
     far = layers.Dense(4, kernel_regularizer=keras.regularizers.L1L2(0.1, 0.2))
+    inner = keras.Input((4,))  # of a model that is kept as one call
+    far = keras.Model(inner, Pressed()(far(inner)))
     left = [shared, Pressed(), layers.Dense(4, bias_regularizer="l2")]
     whole = keras.regularizers.OrthogonalRegularizer()
     return two_branches(left, [shared, far], layers.Dense(2, kernel_regularizer=whole))

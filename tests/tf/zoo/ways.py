@@ -55,6 +55,8 @@ class Renamed(layers.BatchNormalization):
 def towers_synchronised():
     """Statistics, averages and gradients are the whole batch's; a layer adds losses."""
     penal = layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l2")
+    inner = keras.Input((6,))
+    penal = keras.Model(inner, penal(inner))
     still = keras.Sequential([layers.BatchNormalization(trainable=False)])
     body = [layers.Dense(6), Renamed(), still, penal]
     net = towered(body, (4,), batch_norm="synchronised")
