@@ -14,7 +14,7 @@ from typing import Any
 import networkx as nx
 
 from splitnet.core.cluster import KINDS, Cluster
-from splitnet.core.errors import DeclarationError, DeviceError, format_bytes
+from splitnet.core.errors import DeclarationError, DeviceError, collected, format_bytes
 from splitnet.core.graph import Graph, Part, conflicts, in_all, names_of, near_groups
 from splitnet.core.net import preferences
 from splitnet.core.plan import Fallback, Plan
@@ -184,12 +184,12 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
         if isinstance(pins, Plan) or str(table[name]).startswith("cpu"):
             del table[name]
     keys = dict(zip(table, table)) if callable(pins) else select(graph, table)
-    requests: dict[str, Any] = {}
+    requests, faults = dict[str, Any](), list[str]()
     for part, key in keys.items():
-        try:
+        with collected(faults, f"pin {key!r}: "):
             requests[part] = {"on": preferences(table[key]), "pinned": True}
-        except DeviceError as error:
-            raise DeviceError(f"pin {key!r}: {error}") from None
+    if faults:
+        raise DeviceError("these pins cannot be used:", dict.fromkeys(faults))
     parts = tuple(replace(p, **requests.get(p.name, {})) for p in graph.parts)
     return replace(graph, parts=parts) if requests else graph
 

@@ -172,7 +172,7 @@ def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls():
         ({"sea": "gpu:0"}, "'sea' matches no part.*mean 'see'"),
         ({"SEE": "gpu:0"}, "'SEE' matches no part.*mean 'see'"),
         ({"image": "gpu:0"}, "inputs are fed from the host"),
-        ({"see": "tpu"}, "pin 'see': there is no device 'tpu'"),
+        ({"see": "tpu", "*": 3}, "pin 'see': there is no device 'tpu'.*\n.*pin '\\*'"),
         (["see"], r"pins= must be Mapping.*\['see'\]"),
         ({"tell .. see": "gpu:1"}, "range 'tell .. see' holds no call: no path joins"),
         ({"tell .. sea": "gpu:1"}, "'tell .. sea' holds .*: there is no call 'sea'"),
