@@ -278,7 +278,11 @@ def unplace(model: keras.Model) -> Any:
     exported or loaded. A model that was never placed is copied all the same. A layer
     that `Net.split` cut is one layer again. One that cannot be rebuilt from its
     configuration is used itself, and stays where it is.
+
+    Raises:
+        WorkerError: a worker that holds weights is lost.
     """
+    wait_for_workers(ask=True)
     device = _default_device()
     plain = clone(blueprint_of(model), lambda layer: device, move=False).model
     _carry_compilation(model, plain)

@@ -177,9 +177,16 @@ def test_models_that_cannot_be_cut_are_refused(cluster):
     def summed(true, made):
         return tf.reduce_sum((true - made) ** 2)
 
+    def masked(true, made):
+        """Of classes, without those that are 0."""
+        each = keras.losses.sparse_categorical_crossentropy(true, made)
+        counts = tf.cast(tf.reshape(true, [-1]) > 0, each.dtype)
+        return tf.reduce_sum(each * counts) / tf.reduce_sum(counts)
+
     model = emitted(cluster, microbatches=2)
     total, pairs = keras.losses.MeanSquaredError(reduction="sum"), keras.losses.Circle()
-    for loss in (total, pairs, "dice", summed):
+    padded = keras.losses.SparseCategoricalCrossentropy(ignore_class=0)
+    for loss in (total, pairs, padded, "dice", summed, masked):
         with pytest.raises(sn.DeclarationError, match="not the mean of its samples'"):
             model.compile("sgd", loss)
     for loss in (keras.losses.Dice(axis=(1,)), lambda *two: summed(*two) / len(two[0])):

@@ -317,7 +317,7 @@ def _kind(
     if _ARGUMENT.match(name) or made_by in _GIVEN and not name.startswith("unknown"):
         marked = not readers or leads_to(lambda one: one.in_part, _PASSING)
         return "input" if marked else "target"
-    if name.startswith(("compile_loss/", "gradient_tape/compile_loss/")):
+    if re.match(r"(gradient_tape/)?compile_loss(_\d+)?/", name):
         return "target"
     if made_by == "Const":
         return "other"  # computed before the step ran

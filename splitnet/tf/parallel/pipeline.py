@@ -9,6 +9,7 @@ they come, on the device that made them. Metrics see the outputs of the whole ba
 
 import contextlib
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -322,6 +323,7 @@ def _sums(model: Any) -> list[str]:
         name = getattr(inner, "__name__", "")
         tried = not keras_api.from_keras(inner) or name in _OF_BATCHES
         means = getattr(loss, "reduction", _MEANS[0]) in _MEANS and name != "circle"
+        means &= getattr(loss, "ignore_class", None) is None  # else of those that count
         if not means or tried and not all(_is_mean(loss, o) for o in model.outputs):
             found.append(getattr(loss, "name", name))
     return found
@@ -331,10 +333,12 @@ def _is_mean(loss: Any, output: Any) -> bool:
     """Whether a loss of two samples is the mean of each one's, as far as is known."""
     size = (2, *(length or 3 for length in output.shape[1:]))
     true, made = (tf.random.stateless_uniform(size, (0, seed)) for seed in range(2))
-    with contextlib.suppress(Exception):  # it may take other targets, of any kind
-        rows = (slice(2), slice(1), slice(1, 2))
-        both, *each = (np.mean(loss(true[i], made[i])) for i in rows)
-        return bool(np.isclose(both, np.mean(each), rtol=1e-3, equal_nan=True))
+    classes = tf.repeat([[0], [1]], math.prod(size[1:-1]), axis=1)
+    for targets in (true, tf.reshape(classes, size[:-1])):
+        with contextlib.suppress(Exception):  # it may take other ones, of any kind
+            rows = (slice(2), slice(1), slice(1, 2))
+            both, *each = (np.mean(loss(targets[i], made[i])) for i in rows)
+            return bool(np.isclose(both, np.mean(each), rtol=1e-3, equal_nan=True))
     return True
 
 
