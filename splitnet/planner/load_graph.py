@@ -135,7 +135,7 @@ def _sums(cluster: Ints, values: Floats | Bools, count: int) -> Floats:
 
 def loads(graph: LoadGraph, assignment: npt.ArrayLike) -> list[float]:
     """Busy seconds of every device: computing, sending and receiving."""
-    place, devices = np.asarray(assignment), len(graph.capacity_bytes)
+    place, devices = np.asarray(assignment, np.int64), len(graph.capacity_bytes)
     here = pins_per_device(graph, place) > 0
     paid = (here & (here.sum(axis=1) > 1)[:, None]) * graph.net_seconds[:, graph.kind]
     seconds = graph.seconds[np.arange(len(place)), graph.kind[place]]
@@ -151,7 +151,7 @@ def pins_per_device(graph: LoadGraph, place: Ints) -> Ints:
 
 def bytes_per_device(graph: LoadGraph, assignment: npt.ArrayLike) -> Floats:
     """Sum of the groups' bytes on every device."""
-    place, devices = np.asarray(assignment), len(graph.capacity_bytes)
+    place, devices = np.asarray(assignment, np.int64), len(graph.capacity_bytes)
     return np.bincount(place, graph.size_bytes, devices).astype(np.float64)
 
 

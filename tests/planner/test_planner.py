@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, DeviceError
-from splitnet.core.graph import Part
+from splitnet.core.graph import Graph, Part
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan, has_room, plan_graph
@@ -100,6 +100,8 @@ def test_plan_without_a_choice_is_complete():
 
     assert plan["c0"].reason == "only choice"
     assert dict(plan.device_of) == dict.fromkeys(("x", "c0", "empty"), "cpu:0")
+    for objective in OBJECTIVES:  # and of no call at all
+        assert plan_graph(Graph("none", 1, (), ()), BOX, objective=objective).value == 0
 
 
 def test_plan_for_hundreds_of_devices_is_searched_in_time():
