@@ -9,21 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import splitnet as sn
 from splitnet import __version__
 from tests.child import python
+from tests.zoo import shared
 
 ROOT = Path(__file__).resolve().parent.parent
-PLAN = (
-    "import splitnet as sn\n"
-    "from splitnet.core.graph import Call, Graph, Part, Tensor\n"
-    "from splitnet.planner.planner import plan_graph\n"
-    "calls = Call('x', 'x', 'InputLayer'), Call('y', 'y', 'Dense', forward_flops=1)\n"
-    "parts = Part('x', 'input', ('cpu',)), Part('y', on=('gpu:1',))\n"
-    "edges = (Tensor('x', 'y', bytes=8),)\n"
-    "graph = Graph('small', 32, calls, edges, (), parts, ('y',))\n"
-    "plan_graph(graph, sn.Cluster.of('2*gpu', 'cpu')).save('plan.json')\n"
-    "print(sn.__file__)"
-)
 
 
 def built(folder, source, kind):
@@ -56,12 +47,16 @@ def outside(wheel, folder, *words):
 
 def test_the_wheel_plans_draws_and_reports_outside_the_clone(wheel, tmp_path):
     """Fonts, templates and the command are in it, and nothing of the clone is used."""
-    said = outside(wheel, tmp_path, "-c", PLAN)
+    sn.score(shared(), sn.Cluster.of("cpu"), {"*": "cpu"}).save(tmp_path / "old.json")
+    where = "import splitnet; print(splitnet.__file__)"
+    found = outside(wheel, tmp_path, "-c", where)
+    plan = "plan", "old.json", "--cluster", "2*gpu,cpu", "-o", "plan.json"
+    outside(wheel, tmp_path, "-m", "splitnet", *plan)
     outside(wheel, tmp_path, "-m", "splitnet", "draw", "plan.json", "-o", "plan.png")
     outside(wheel, tmp_path, "-m", "splitnet", "report", "plan.json")
     version = outside(wheel, tmp_path, "-m", "splitnet", "--version")
 
-    assert said.strip() == str(wheel / "splitnet" / "__init__.py")
+    assert found.strip() == str(wheel / "splitnet" / "__init__.py")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert "gpu:1" in (tmp_path / "report.html").read_text()
     assert version == f"splitnet {__version__}\n"
