@@ -21,10 +21,11 @@ LAYERS = "core, simulator, planner, tf view, api, callbacks demo, cli, __main__"
 FRAMEWORKS = ("tensorflow", "keras")
 ABOVE_FRAMEWORKS = ("tf", "api", "callbacks", "demo", "cli")
 
-
 FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES)
 MODULES = {name.removesuffix(".__init__"): path for name, path in zip(NAMES, FILES)}
+ROOMS = {name: name.split(".")[1] for name in MODULES if name != "splitnet"}
+BELOW = [name for name, room in ROOMS.items() if room not in ABOVE_FRAMEWORKS]
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
 
 
@@ -43,8 +44,8 @@ def imports_of(name):
 def import_graph():
     """Modules and what they import of one another, but for the root's `__init__`."""
     graph = nx.DiGraph()
-    graph.add_nodes_from(name for name in MODULES if name != "splitnet")
-    for name in list(graph):
+    graph.add_nodes_from(ROOMS)
+    for name in ROOMS:
         for target in imports_of(name):
             if target in graph and target != name:
                 graph.add_edge(name, target)
@@ -58,7 +59,7 @@ def upward_imports(graph):
     }
     found = []
     for name, target in graph.edges:
-        here, there = (one.split(".")[1] for one in (name, target))
+        here, there = ROOMS[name], ROOMS[target]
         if layer[there] >= layer[here] and there != here:
             found.append(f"{name} imports {target}")
     return found
@@ -99,8 +100,7 @@ def test_one_import_turned_round_is_found():
 def test_only_the_edge_names_a_framework():
     strays = [
         f"{name} imports {target}"
-        for name in MODULES
-        if name != "splitnet" and name.split(".")[1] not in ABOVE_FRAMEWORKS
+        for name in BELOW
         for target in imports_of(name)
         if target.split(".")[0] in FRAMEWORKS
     ]

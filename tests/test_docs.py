@@ -1,6 +1,8 @@
-"""What the docs say is what the code has: commands, options, names, settings."""
+"""What the docs say is what the code has, and examples in docstrings run."""
 
 import ast
+import doctest
+import importlib
 import inspect
 import re
 from functools import cache
@@ -9,6 +11,7 @@ import pytest
 
 import splitnet
 from splitnet.core.settings import OPTIONS
+from tests.test_architecture import BELOW
 from tests.test_pages import DOCS, PAGES, ROOT
 
 
@@ -101,6 +104,14 @@ def test_compatibility_says_what_the_package_asks_for():
     assert '"keras>=3.12,<3.16"' in text
     assert "| Keras | 3.12 to 3.15 |" in page
     assert f"| Python | {', '.join(pythons)} |" in page
+
+
+def test_examples_in_docstrings_hold():
+    """Where no framework is needed; what differs is printed with its file and line."""
+    results = [doctest.testmod(importlib.import_module(name)) for name in BELOW]
+
+    assert sum(result.failed for result in results) == 0
+    assert sum(result.attempted for result in results) >= 15
 
 
 @pytest.mark.tf
