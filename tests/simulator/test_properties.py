@@ -4,8 +4,7 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Part
@@ -17,8 +16,7 @@ from splitnet.simulator.step_graph import step_graph
 from tests.zoo import random_dag
 
 BOX = Cluster.of("3*gpu", "cpu", link="1 GB/s", latency="20 us")
-seeds = st.integers(0, 100_000)
-every = settings(max_examples=40, deadline=None, derandomize=True)
+every = pytest.mark.parametrize("seed", range(40))
 
 
 def step_and_devices(seed):
@@ -51,7 +49,6 @@ def step_and_devices(seed):
 
 
 @every
-@given(seeds)
 def test_every_task_runs_once_after_all_that_it_depends_on(seed):
     """Readers start after their inputs, backward tasks after gradients and forward."""
     step, device = step_and_devices(seed)
@@ -86,7 +83,6 @@ def test_every_task_runs_once_after_all_that_it_depends_on(seed):
 
 
 @every
-@given(seeds)
 def test_the_peak_is_no_less_than_what_stands(seed):
     """That of its curve; other numbers of GPUs change neither times nor bytes."""
     step, device = step_and_devices(seed)
