@@ -177,9 +177,14 @@ def assert_same(case, cluster, tolerance=1e-6):
     for model in (placed, plain):
         options = {"run_eagerly": model is plain} | case.compilation
         model.compile(case.optimizer(), case.loss, **options)
+    return placed, assert_alike(placed, plain, case, tolerance)
+
+
+def assert_alike(placed, plain, case, tolerance=1e-6):
+    """Train two models, which are compiled; the audit of the placed one, or None."""
     closed = case.audited and len(set(case.sizes)) == 1
     watch = watching if closed else contextlib.nullcontext
     (ours, audit), (theirs, _) = trained(placed, case, watch), trained(plain, case)
     assert [log.keys() for log in ours[1]] == [log.keys() for log in theirs[1]]
     assert_near(ours, theirs, tolerance)
-    return placed, audit().check() if closed else None
+    return audit().check() if closed else None

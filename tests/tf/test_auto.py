@@ -4,14 +4,12 @@ import re
 from dataclasses import replace
 
 import keras
-import numpy as np
 import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf.audit.observe import watching
 from splitnet.tf.parallel.pipeline import obstacles_of
-from tests.tf.check import numbers, stack, with_plain, words
+from tests.tf.check import Case, assert_alike, numbers, stack, with_plain, words
 
 pytestmark = pytest.mark.slow
 
@@ -75,14 +73,7 @@ def planned(source, cluster, **fixed):
 def assert_trains_as_plain(source, plan, x):
     """Losses and weights of two steps are the plain model's, and all is as planned."""
     placed, plain = with_plain(sn.emit(source, plan))
-    with watching(placed) as audit:
-        made = placed.fit(x, Y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
-    losses = [plain.train_on_batch(x, Y) for _ in range(2)]
-    assert made.history["loss"] == pytest.approx(losses, rel=1e-5)
-    pairs = (one.get_weights() for one in (sn.unplace(placed), plain))
-    for mine, its in zip(*pairs, strict=True):
-        np.testing.assert_allclose(mine, its, rtol=2e-5, atol=2e-6)
-    audit().check()
+    assert_alike(placed, plain, Case(source, x, Y, sizes=(BATCH, BATCH)))
     return placed
 
 
