@@ -68,17 +68,12 @@ def test_ragged_samples_and_targets_are_divided(cluster):
     assert_near(cut.get_weights(), plain.get_weights())
 
 
-def branched():
-    x = keras.Input((6,), name="x")
-    left = layers.Dense(4, activation="relu")(x)
-    right = layers.Dense(4, activation="tanh")(x)
-    return keras.Model(x, layers.Dense(3)(layers.Add()([left, right])), name="branched")
-
-
 def test_data_parallel_trains_and_restores_as_the_model_it_copies(cluster, tmp_path):
     """Its source is left as it was; three towers, two, or none go on from the file."""
     keras.utils.set_random_seed(5)
-    model = branched()
+    entry = keras.Input((6,))
+    sides = [layers.Dense(4, activation=one)(entry) for one in ("relu", "tanh")]
+    model = keras.Model(entry, layers.Dense(3)(layers.Add()(sides)))
     before = model.get_weights()
     three = sn.data_parallel(model, cluster, batch=4)
     x, y = numbers(6, count=4), numbers(3, count=4)
@@ -122,7 +117,7 @@ def test_data_parallel_joins_outputs_where_data_come_in():
     names = ("worker:0/cpu:0", "worker:1/cpu:0")
     machine = sn.Cluster.of("cpu:0", *names)
     towers = Towers((), (names[0],))
-    plan = sn.plan(towers_of(branched(), None, machine, names, towers, 8), machine)
+    plan = sn.plan(towers_of(stages(), None, machine, names, towers, 8), machine)
 
     assert plan[plan.graph.name].device == machine.home.name == "cpu:0"
     assert [plan[f"{plan.graph.name}/{i}"].device for i in range(2)] == list(names)
@@ -240,7 +235,7 @@ def test_a_norm_that_is_thawed_where_towers_cannot_reach_it_is_said(cluster):
 
 def test_data_parallel_says_what_it_needs(cluster):
     still = stack(layers.Dense(2), batch_shape=(8, 4))
-    placed = emitted(branched(), cluster, pins={"dense*": "gpu:1", "*": "gpu:0"})
+    placed = emitted(stages(), cluster, pins={"sequential*": "gpu:1", "*": "gpu:0"})
     faults = [
         ("needs two or more devices", {"devices": ["gpu:0"]}),
         (r"has 0 \(none\)", {"devices": 0}),
@@ -252,4 +247,4 @@ def test_data_parallel_says_what_it_needs(cluster):
     ]
     for words, given in faults:
         with pytest.raises(sn.SplitnetError, match=words):
-            sn.data_parallel(**{"model": branched(), "cluster": cluster} | given)
+            sn.data_parallel(**{"model": stages(), "cluster": cluster} | given)
