@@ -248,25 +248,6 @@ def test_a_placed_model_runs_inside_a_dataset(cluster):
     assert_near(*(list(rows.map(one)) for one in models))
 
 
-def test_gradients_are_summed_where_their_tensor_was_made(cluster):
-    """An addition hands its gradient on without an op that would say where it is."""
-    first = keras.Input((5, 16))
-    found = layers.Dense(16, name="enter")(first)
-    for i in range(3):
-        mixed = layers.LayerNormalization(name=f"norm_{i}")(found)
-        mixed = layers.Dense(16, name=f"mix_{i}")(mixed)
-        found = layers.Add(name=f"sum_{i}")([found, mixed])
-    model = keras.Model(first, layers.Dense(2, name="head")(found))
-    names = [call.part for call in sn.read(model, batch=13).calls][1:]
-    pins = {name: f"gpu:{at}" for name, at in zip(names, map(int, "02012001012"))}
-    placed = emitted(model, cluster, compiled=("sgd", "mse"), batch=13, pins=pins)
-
-    audit = sn.audit(placed, None, (numbers(5, 16), numbers(5, 2))).check()
-    sent = {key: moved for key, moved in audit.moved.items() if key[2] == "gradient"}
-    assert sent["gpu:1", "gpu:0", "gradient"][1] >= 13 * 5 * 16 * 4
-    assert sent.get(("gpu:1", "gpu:2", "gradient"), (0, 0)) == (0, 0)
-
-
 def test_uneven_batches_are_traced_less_often_than_by_keras(cluster):
     """Only Keras traces the first step twice, in which it makes slots and metrics."""
     traced = []

@@ -8,9 +8,9 @@ from keras import layers
 import splitnet as sn
 from splitnet.core.costs import slots_of
 from tests.tf.check import emitted
+from tests.tf.zoo.ways import TWO, towered
 
 SENT = ("activation", "gradient", "weights", "weights gradient")
-TWO = ["gpu:0", "gpu:1"]
 RATES = [
     keras.optimizers.schedules.PiecewiseConstantDecay([2, 4], [0.1, 0.2, 0.3]),
     keras.optimizers.schedules.CosineDecay(0.1, 6, warmup_target=0.2, warmup_steps=3),
@@ -56,21 +56,39 @@ def tensor_with_three_readers():
     return keras.Model(x, layers.Dense(1, name="out")(flat))
 
 
+def between(body, **options):
+    """A net whose towers stand between two layers of one device."""
+    net = sn.Net("between")
+    made = net.branch("made", net.input("x", (6,)), layers.Dense(40), on="gpu:2")
+    towers = net.towers("body", made, body, on=TWO, **options)
+    net.output(net.branch("head", towers, layers.Dense(1), on="gpu:2"))
+    return net
+
+
 def towers_that_meet():
     """Moments of a synchronised norm go home and back; shares are activations."""
-    net = sn.Net("meeting")
     narrow, wide = layers.Dense(5), layers.Dense(5)
 
     def body(x):
         norm = layers.BatchNormalization()(narrow(x))
         return layers.Add()([wide(x), norm])  # the share is read again, behind the norm
 
-    made = net.branch("made", net.input("x", (6,)), layers.Dense(40), on="gpu:2")
-    towers = net.towers("body", made, body, on=TWO, batch_norm="synchronised")
-    net.output(net.branch("head", towers, layers.Dense(1), on="gpu:2"))
-    return net
+    return between(body, batch_norm="synchronised")
 
 
+def sums_in_a_chain():
+    """An addition hands its gradient on without an op that would say where it is."""
+    first = keras.Input((5, 16))
+    found = layers.Dense(16, name="enter")(first)
+    for i in range(3):
+        mixed = layers.LayerNormalization(name=f"norm_{i}")(found)
+        mixed = layers.Dense(16, name=f"mix_{i}")(mixed)
+        found = layers.Add(name=f"sum_{i}")([found, mixed])
+    return keras.Model(first, layers.Dense(1, name="head")(found))
+
+
+CHAIN = {"enter": 0, "norm_0": 2, "mix_0": 0, "sum_0": 1, "norm_1": 2, "mix_1": 0}
+CHAIN |= {"sum_1": 0, "norm_2": 1, "mix_2": 0, "sum_2": 1, "head": 2}
 READERS = dict.fromkeys(("made", "added", "view"), "gpu:0") | {"*": "gpu:1"}
 
 
@@ -80,6 +98,7 @@ READERS = dict.fromkeys(("made", "added", "view"), "gpu:0") | {"*": "gpu:1"}
         (recurrent_layer_on_two_devices, None),
         (tensor_with_three_readers, READERS),
         (towers_that_meet, None),
+        (sums_in_a_chain, {name: f"gpu:{at}" for name, at in CHAIN.items()}),
     ],
 )
 def test_bytes_are_as_planned(make, pins, cluster):
@@ -88,10 +107,7 @@ def test_bytes_are_as_planned(make, pins, cluster):
 
 def test_a_gradient_that_is_clipped_before_it_crosses(cluster):
     """Towers on one device, their weights elsewhere: still a gradient, and planned."""
-    net = sn.Net("clipped")
-    body = [layers.Dense(4, activation="tanh")]
-    made = net.towers("body", net.input("x", (8,)), body, on=TWO)
-    net.output(net.branch("head", made, layers.Dense(1), on="gpu:0"))
+    net = towered([layers.Dense(4, activation="tanh")], (8,), on=TWO)
     clipping = keras.optimizers.Adam(global_clipnorm=1.0)
 
     audited(net, cluster, pins={"body/0": "gpu:1"}, optimizer=clipping, microbatches=2)
@@ -158,11 +174,7 @@ def test_what_a_step_does_around_its_parts(rate, cluster):
 @pytest.mark.parametrize("microbatches", [1, 3])
 def test_a_step_for_batches_of_any_size(microbatches, cluster, tmp_path):
     """`fit` traces one if the last batch is smaller: its tensors have open sizes."""
-    net = sn.Net("open")
-    made = net.branch("made", net.input("x", (6,)), layers.Dense(40), on="gpu:2")
-    towers = net.towers("body", made, [layers.Dense(30)], on=TWO)
-    net.output(net.branch("head", towers, layers.Dense(1), on="gpu:2"))
-    way = {"microbatches": microbatches}
+    way, net = {"microbatches": microbatches}, between([layers.Dense(30)])
     model = emitted(net, cluster, way, ("adam", "mse"), batch=12)
     callback, x = sn.PlacementCallback(tmp_path), np.ones((20, 6), "float32")
     model.fit(x, x[:, :1], batch_size=12, verbose=0, callbacks=[callback])
