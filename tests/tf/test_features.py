@@ -1,8 +1,7 @@
 """What Keras users rely on gives the numbers of the plain model on placed ones.
 
 A feature is a function of a model that is not compiled and a folder; it returns
-numbers. The source itself is the plain model: emission leaves it as it was. Tuners and
-drawings are tests of their own; resumed training is in `test_resume`.
+numbers. The source itself is the plain model: emission leaves it as it was.
 """
 
 import os
@@ -183,8 +182,7 @@ def test_a_tuner_searches_over_placed_models(cluster, tmp_path):
 
     def build(hp, *, plain=False):
         keras.utils.set_random_seed(1)
-        net = two_branches(layers.Dense(4), layers.Dense(4, name="right")).source
-        model = emitted(net, cluster)
+        model = emitted(two_branches().source, cluster)
         model = sn.unplace(model) if plain else model
         rate = hp.Choice("rate", [0.1, 0.01])
         model.compile(keras.optimizers.SGD(rate), "mse", run_eagerly=plain)

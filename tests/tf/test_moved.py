@@ -46,6 +46,8 @@ def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(far, cluster):
     sn.audit(placed, None, BATCH_HERE).check()
     found = sn.audit(placed, plan, BATCH_HERE).findings
     assert {one.part for one in found if one.part} == set(MOVED)
+    aspects = {one.aspect for one in found if one.part == "b3"}
+    assert aspects >= {"forward", "backward", "variables"}
 
 
 @pytest.mark.filterwarnings("always:not on this machine")

@@ -16,8 +16,7 @@ from tests.tf.zoo import two_branches
 
 
 def placed_pair(cluster):
-    branches = two_branches(layers.Dense(4, name="l"), layers.Dense(4))
-    return emitted(branches.source, cluster)
+    return emitted(two_branches().source, cluster)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +90,7 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(how, words, cluste
             outer.compile("sgd", "mse")
             outer.train_on_batch(x, y)
         elif how == "over its layers":
-            inner = keras.Model(model.inputs, model.get_layer("l").output)
+            inner = keras.Model(model.inputs, model.get_layer("right").output)
             assert inner(x).shape == (13, 4)
         else:
             step(x, y)

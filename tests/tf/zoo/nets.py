@@ -13,8 +13,9 @@ NETS = {}
 case = into(NETS)
 
 
-def two_branches(left, right, head=None, *, shape=(6,)):
+def two_branches(left=None, right=None, head=None, *, shape=(6,)):
     """One input, two bodies on two devices, a sum on the CPU, a head on the second."""
+    left, right = left or layers.Dense(4), right or layers.Dense(4, name="right")
     net = sn.Net("two_branches")
     x = net.input("x", shape)
     a = net.branch("left", x, left, on="gpu:0")
