@@ -1,9 +1,7 @@
 """`splitnet plan` and `score`, of saved plans and of workloads."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.planner.plan_file import load_plan
 from splitnet.planner.planner import plan_graph
+from tests.child import python
 from tests.zoo import chain
 
 
@@ -58,43 +57,36 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
     assert "/1  " in cli(f"score {source} {saved} --cluster 2*gpu").out
 
 
-def on_a_terminal(*arguments):
+SPAWN = """
+import os, pty, sys
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))
+"""
+
+
+def on_a_terminal(folder, *arguments):
     """What Python writes to standard error, a terminal, and to standard output."""
-    ours, theirs = pytest.importorskip("pty").openpty()
-    child = subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": os.getcwd()},
-    )
-    os.close(theirs)
-    said = b""
-    try:
-        while piece := os.read(ours, 65536):
-            said += piece
-    except OSError:  # Linux ends a terminal whose last writer is gone like this
-        pass
-    finally:
-        os.close(ours)
-    answer, _ = child.communicate(timeout=60)
-    assert child.returncode == 0
-    return said, answer
+    command = ["sh", "-c", 'exec "$0" "$@" > answer', sys.executable, *arguments]
+    how = {"cwd": folder, "seconds": 60, "TERM": "xterm", "COLUMNS": "100"}
+    done = python("-c", SPAWN, *command, **how)
+    return done.stdout, (folder / "answer").read_text()
 
 
-def test_plan_shows_its_best_so_far_on_a_terminal(plan_file):
+def test_plan_shows_its_best_so_far_on_a_terminal(plan_file, tmp_path):
     """A person sees a bar and the best step yet, in units; the answer stays clean."""
     said, answer = on_a_terminal(
+        tmp_path,
         *("-m", "splitnet", "plan", plan_file, "--cluster", "2*gpu,cpu"),
         *("--time-limit", "1"),
     )
 
-    assert re.search(rb"planning.*best [\d.]+ (us|ms|s)\b", said)
-    assert b"\x1b" not in answer
+    assert re.search(r"planning.*best [\d.]+ (us|ms|s)\b", said)
+    assert "\x1b" not in answer
 
 
-def test_progress_is_shown_while_log_lines_are_hidden():
+def test_progress_is_shown_while_log_lines_are_hidden(tmp_path):
     """TensorFlow is imported with standard error redirected, and takes seconds."""
     said, _ = on_a_terminal(
+        tmp_path,
         "-c",
         "import os, time; from splitnet.cli.console import progress\n"
         "from splitnet.tf.runtime.logging import log_filter\n"
@@ -105,8 +97,8 @@ def test_progress_is_shown_while_log_lines_are_hidden():
         "    advance(2, 'loaded')\n",
     )
 
-    assert b"still loading" in said
-    assert b"start-up line" not in said
+    assert "still loading" in said
+    assert "start-up line" not in said
 
 
 def test_plan_of_a_workload_has_the_benchmarks_fields(cli, workload_file, tmp_path):
