@@ -4,29 +4,19 @@ from itertools import pairwise
 
 import pytest
 
-from splitnet.core.timeline import Copy, Task, Timeline
+from splitnet.core.timeline import Timeline
 from splitnet.planner.what_if import simulate
 from tests.view.layouts import random_plan
+from tests.view.test_timeline import copy_of, task
 
-
-def copy(source, target, start, stop):
-    """A copy of part `a0` on gpu:0 to part `b1` on gpu:1, for source and target."""
-    ends = f"gpu:{source[1]}", f"gpu:{target[1]}"
-    return Copy(source, target, *ends, "activation", "forward", 8, start, stop)
-
-
-def task(part, start, stop):
-    return Task(part, f"gpu:{part[1]}", "forward", start, stop)
-
-
-#   gpu:0   |== a0 ==|= c0 =|         |= d0 =|
-#   0 to 1           |~ p ~| .. |~ q ~|          q waits for the link until 4
-#   gpu:1            0   2  |== b1 ==|
-#   1 to 0                           |~~|
-A, C, B = task("a0", 0, 2), task("c0", 2, 3), task("b1", 4, 6)
-E, F, D = task("e1", 6, 6), task("f1", 6.5, 7), task("d0", 7.5, 9)
-P, Q = copy("a0", "b1", 2, 4), copy("c0", "f1", 3.5, 6.5)
-R = copy("e1", "d0", 6, 7.5)
+#   gpu:0   |== a ==|= c =|         |= d =|
+#   0 to 1          |~ p ~| .. |~ q ~|         q waits for the link until 4
+#   gpu:1           0   2  |== b ==|
+#   1 to 0                         |~~|
+A, C, B = task("a", 0, 2), task("c", 2, 3), task("b", 4, 6, 1)
+E, F, D = task("e", 6, 6, 1), task("f", 6.5, 7, 1), task("d", 7.5, 9)
+P, Q = copy_of(2, 4), copy_of(3.5, 6.5, "c", target="f")
+R = copy_of(6, 7.5, "e", "10", target="d")
 LONGEST = [(A, 0, 2), (P, 2, 4), (B, 4, 6), (R, 6, 7.5), (D, 7.5, 9)]
 DEVICES = ("gpu:0", "gpu:1", "gpu:2")
 
@@ -37,7 +27,7 @@ DEVICES = ("gpu:0", "gpu:1", "gpu:2")
         ((A, C, B, E, F, D), (P, Q, R), LONGEST),
         ((A, C, F), (P, Q), [(A, 0, 2), (P, 2, 3.5), (Q, 3.5, 6.5), (F, 6.5, 7)]),
         # A measured step has gaps without a reason.
-        ((task("a0", 0, 0.5), task("a0", 1, 1.5)), (), []),
+        ((task("a", 0, 0.5), task("a", 1, 1.5)), (), []),
         ((), (), []),
     ],
     ids=["through a task of no length", "a copy queues", "measured", "nothing"],
@@ -47,9 +37,9 @@ def test_critical_path_follows_tasks_copies_and_a_full_link(tasks, copies, path)
 
 
 def test_waits_fill_every_gap_with_what_happens_elsewhere():
-    """gpu:1 waits for a0, then for its copy; gpu:2 for nothing at all."""
+    """gpu:1 waits for a, then for its copy; gpu:2 for nothing at all."""
     found = Timeline((A, C, B, E, F, D), (P, Q, R), DEVICES, {}).waits
-    measured = Timeline((task("a0", 1, 2),), (), DEVICES, {}).waits
+    measured = Timeline((task("a", 1, 2),), (), DEVICES, {}).waits
 
     assert found["gpu:0"] == [(P, 3, 4), (B, 4, 6), (R, 6, 7.5)]
     assert found["gpu:1"] == [(A, 0, 2), (P, 2, 4), (Q, 6, 6.5), (None, 7, 9)]

@@ -43,9 +43,9 @@ def step(*tasks, copies=(), devices=2):
     return Chart(Timeline(tasks, copies, tuple(f"gpu:{n}" for n in range(devices)), {}))
 
 
-def copy_of(start, stop, source="a", ends="01", kind="activation"):
+def copy_of(start, stop, source="a", ends="01", kind="activation", target="b"):
     ways = (f"gpu:{n}" for n in ends)
-    return Copy(source, "b", *ways, kind, "forward", 1024, start, stop)
+    return Copy(source, target, *ways, kind, "forward", 1024, start, stop)
 
 
 A = task("a", 0.0, 1.0)
