@@ -1,8 +1,10 @@
-"""Plans of placements made by hand, so that the views are tested alone."""
+"""Plans of placements made by hand, so that the views are tested alone; their texts."""
 
+import os
 from dataclasses import replace
 from functools import cache
 from math import prod
+from pathlib import Path
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
@@ -103,6 +105,14 @@ def plan_by_hand(graph, cluster, device_of, fallbacks=()):
 
 def moved_to(plan, cluster):
     return plan_by_hand(plan.graph, cluster, plan.device_of)
+
+
+def assert_golden(text, name):
+    """Compare with the text of a file; `UPDATE_GOLDEN=1 pytest` writes it anew."""
+    path = Path(__file__).parents[1] / "golden" / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
 
 
 @cache

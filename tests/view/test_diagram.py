@@ -15,7 +15,6 @@ from splitnet.view.diagram import diagram_of
 from splitnet.view.dot import dot_of
 from splitnet.view.facts import equivalent_devices
 from tests.view import plans
-from tests.view.golden import assert_golden
 from tests.view.layouts import layout_faults, layout_of, random_plan
 
 
@@ -28,7 +27,7 @@ def box_named(text, name):
 def test_dot_of_siamese_is_the_golden_text():
     """Lanes, merges, outputs, fallbacks, shared weights; twice the same bytes."""
     text = dot_of(plans.siamese())
-    assert_golden(text, "siamese.dot")
+    plans.assert_golden(text, "siamese.dot")
     assert text == dot_of(plans.siamese())
     other = dot_of(plans.chain(8))  # explains only what it shows
     assert "within a device" in other

@@ -13,7 +13,6 @@ from splitnet.core.timeline import Task, Timeline
 from splitnet.view.facts import objective_text
 from splitnet.view.tables import Grid, chart, grid_text, table
 from tests.view import plans
-from tests.view.golden import assert_golden
 
 SIAMESE = plans.siamese()
 STRAYED = Audit(
@@ -44,7 +43,7 @@ def test_tables_are_the_golden_texts():
         (table(STRAYED), "audit_table.txt"),
         (chart(SIAMESE.timeline), "siamese_chart.txt"),
     ):
-        assert_golden(text + "\n", name)
+        plans.assert_golden(text + "\n", name)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
