@@ -10,6 +10,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.parallel.pipeline import obstacles_of
 from tests.tf.check import Case, assert_alike, numbers, stack, with_plain, words
+from tests.tf.zoo import two_branches
 
 pytestmark = pytest.mark.slow
 
@@ -168,10 +169,7 @@ def tied():
 
 
 def pinned():
-    net = sn.Net("net")
-    body = layers.Dense(8, name="d")
-    net.output(net.branch("a", net.input("x", (4,)), body, on="gpu:0"))
-    return net
+    return two_branches().source
 
 
 @pytest.mark.parametrize(
@@ -182,8 +180,8 @@ def pinned():
         (tied, {"twice": 2}, "'twice': it is called 2 times"),
         (tied, {"free": 3}, "has 2 outputs, which cannot be cut over 3 devices"),
         (tied, {"free": 9}, "the slices must be at least 2 and at most"),
-        (lambda: sn.read(pinned(), 8), {"d": 2}, "a Graph has no layers to cut"),
-        (pinned, {"d": 2}, "'a' is a branch .* for a device"),
+        (lambda: sn.read(pinned(), 8), {"right": 2}, "a Graph has no layers to cut"),
+        (pinned, {"right": 2}, "'right' is a branch .* for a device"),
     ],
 )
 def test_a_layer_that_cannot_be_cut_is_named(make, split, words, cluster):
