@@ -48,12 +48,6 @@ def random_graph(count, seed):
     return Graph("random", 1, tuple(calls), tuple(tensors), held, parts)
 
 
-def free_problem(graph, cluster):
-    anywhere = Group((), tuple(device.name for device in cluster))
-    step, count = step_graph(graph, cluster, units="calls"), len(graph.calls)
-    return problem_of(step, cluster, [anywhere] * count, range(count))
-
-
 def with_room(problem, room, **changes):
     """The problem with so many bytes on each device, and other changes."""
     graph = problem.graph._replace(capacity_bytes=np.array(room, np.float64))

@@ -90,7 +90,7 @@ def test_clock_ends_a_search_and_says_so():
 def test_without_time_the_gpus_are_still_used(calls):
     """No GPU has room for all, four have: the first start is packed onto them."""
     box = Cluster.of("4*gpu", "cpu")
-    problem = drawn.free_problem(drawn.random_graph(calls, 1), box)
+    problem = Evaluator.of(drawn.random_graph(calls, 1), box, PlanOptions()).problem
     room = 0.4 * problem.simulated(np.zeros(calls, np.int64))[1][0]
     problem = drawn.with_room(problem, [room] * 4 + [1e12])
 
