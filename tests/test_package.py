@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import splitnet as sn
-from splitnet import __version__
 from tests.child import python
 from tests.zoo import shared
 
@@ -30,7 +29,7 @@ def sdist(tmp_path_factory):
         if hasattr(tarfile, "data_filter"):  # the first patches of 3.11 have none
             archive.extraction_filter = tarfile.data_filter
         archive.extractall(folder)
-    return folder / f"splitnet-{__version__}"
+    return folder / f"splitnet-{sn.__version__}"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +58,7 @@ def test_the_wheel_plans_draws_and_reports_outside_the_clone(wheel, tmp_path):
     assert found.strip() == str(wheel / "splitnet" / "__init__.py")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert "gpu:1" in (tmp_path / "report.html").read_text()
-    assert version == f"splitnet {__version__}\n"
+    assert version == f"splitnet {sn.__version__}\n"
 
 
 def test_the_wheel_has_every_module_its_licences_and_types(wheel):
@@ -69,7 +68,7 @@ def test_the_wheel_has_every_module_its_licences_and_types(wheel):
     said = HeaderParser().parsestr(text)
     view = info / "licenses" / "splitnet" / "view"
 
-    assert said["Version"] == __version__
+    assert said["Version"] == sn.__version__
     assert said["License-Expression"] == "Apache-2.0 AND OFL-1.1 AND ISC"
     assert "Apache License" in (info / "licenses" / "LICENSE").read_text()
     assert "SIL OPEN FONT LICENSE" in (view / "fonts" / "OFL.txt").read_text().upper()
@@ -100,5 +99,5 @@ def test_the_version_is_in_one_place():
 
     assert settings["project"]["dynamic"] == ["readme", "version"]
     assert settings["tool"]["hatch"]["version"]["path"] == "splitnet/__init__.py"
-    assert f"\nversion: {__version__}\n" in citation
-    assert re.search(rf"^## {re.escape(__version__)} ", changelog, re.MULTILINE)
+    assert f"\nversion: {sn.__version__}\n" in citation
+    assert re.search(rf"^## {re.escape(sn.__version__)} ", changelog, re.MULTILINE)

@@ -12,8 +12,6 @@ import pytest
 import splitnet as sn
 from splitnet.cli import main
 from splitnet.cli.worker_commands import run_program
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import ConfigError
 from splitnet.core.serialization import write_cluster
 from tests.child import python, run
 
@@ -108,7 +106,7 @@ def test_wrong_questions_are_told(words, said, cli, tmp_path, plan_file, workloa
     text.write_text("{ not json")
     other.write_text('{"some": "thing"}')
     (exits := tmp_path / "exits.py").write_text("raise SystemExit(0)")
-    write_cluster(Cluster.of("cpu", "worker:0/cpu:0"), box)
+    write_cluster(sn.Cluster.of("cpu", "worker:0/cpu:0"), box)
     files = {"plan": plan_file, "workload": workload_file, "cluster": box}
 
     printed = cli(words.format(**files, text=text, other=other, exits=exits), 2)
@@ -126,7 +124,8 @@ def test_usage_errors_exit_with_2(words, cli):
 
 
 def test_a_script_that_is_given_for_a_command_is_told_how():
-    with pytest.raises(ConfigError, match="run 'train.py'.*command: python train.py"):
+    words = "run 'train.py'.*command: python train.py"
+    with pytest.raises(sn.ConfigError, match=words):
         run_program(["train.py"], {})
 
 

@@ -6,16 +6,14 @@ from dataclasses import replace
 import pytest
 
 import splitnet as sn
-from splitnet.core.cluster import Cluster, Link
 from splitnet.core.costs import CallSeconds, Costs
-from splitnet.core.errors import DeclarationError, PlanFileError
 from splitnet.core.timeline import Execution
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan, plan_graph
 from tests.zoo import MIB, chain, random_dag, shared, two_towers, wide
 
-BOX, GPU = Cluster.of("2*gpu", "cpu"), {"*": "gpu"}
-SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="10 MiB")
+BOX, GPU = sn.Cluster.of("2*gpu", "cpu"), {"*": "gpu"}
+SMALL = sn.Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="10 MiB")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,7 @@ def test_verdict_compares_with_the_best_device(graph, cluster, speed_up, said):
 
 def test_verdict_looks_at_every_device_that_differs():
     """Equal GPUs are not the same where one has the better road to the host."""
-    slow = Link("cpu:0", "gpu:0", 1e8), Link("gpu:0", "cpu:0", 1e8)
+    slow = sn.Link("cpu:0", "gpu:0", 1e8), sn.Link("gpu:0", "cpu:0", 1e8)
     box = replace(BOX, links=(*slow, *BOX.links))
     verdict = plan_graph(two_towers(), box).verdict
     alone = score(two_towers(), box, {"*": "gpu:1"})
@@ -57,7 +55,7 @@ def test_verdict_looks_at_every_device_that_differs():
     ):
         away = replace(some, costs=replace(costs, **more))
         assert f"; times {said}" in str(replace(some.verdict, plan=away))
-    full = sn.score(chain(2), Cluster.of("gpu", "cpu", memory=1), GPU)
+    full = sn.score(chain(2), sn.Cluster.of("gpu", "cpu", memory=1), GPU)
     assert "optimal" not in str(full.verdict)
 
 
@@ -88,7 +86,8 @@ def test_explain_gives_the_reason_and_the_other_devices():
     assert [a.device for a in explanation.alternatives] == ["gpu:0", "cpu:0"]
     assert explanation.alternatives[0].value == there.value > explanation.value
     assert "longer" in str(explanation)
-    with pytest.raises(PlanFileError, match="has no 'sea'. Name one of: image, words"):
+    words = "has no 'sea'. Name one of: image, words"
+    with pytest.raises(sn.PlanFileError, match=words):
         plan.explain("sea")
 
 
@@ -96,7 +95,7 @@ def test_explain_quotes_fallbacks_ties_and_memory_and_takes_a_layers_name():
     plan = plan_graph(two_towers(on=("gpu:0", "gpu:5")), BOX)
     calls = tuple(replace(c, layer=f"dense_{c.name}") for c in chain(2).calls)
     named = find_plan(replace(chain(2), calls=calls), BOX)
-    box = Cluster.of("2*gpu", "cpu", memory="150 MiB")
+    box = sn.Cluster.of("2*gpu", "cpu", memory="150 MiB")
     cut = find_plan(chain(8, out=16 * MIB), box)
 
     assert plan.explain("tell").reason == "gpu:5 is not available; another gpu is used"
@@ -170,7 +169,7 @@ def test_sensitivity_counts_draws_that_change_the_decision():
     assert 0 <= close.regret < 1
     assert (close.changed > 0) == bool(close.moved)
     assert "costs off by up to 50 %" in str(close)
-    with pytest.raises(DeclarationError, match=">= 0 and < 1"):
+    with pytest.raises(sn.DeclarationError, match=">= 0 and < 1"):
         sn.sensitivity(find_plan(chain(), BOX), 1.5)
 
 
@@ -186,10 +185,10 @@ def test_sensitivity_keeps_the_feasible_set():
 
 
 def test_largest_batch_fits_and_the_next_does_not():
-    box = Cluster.of("gpu", memory="1 GiB")
+    box = sn.Cluster.of("gpu", memory="1 GiB")
     most = sn.largest_batch(chain(3), box)
 
     assert most > 32
     assert sn.largest_batch(chain(3), box, device_of={"*": "gpu:0"}) == most
     # No batch helps a model whose weights are too large.
-    assert sn.largest_batch(chain(3), Cluster.of("gpu", memory="5 MiB")) == 0
+    assert sn.largest_batch(chain(3), sn.Cluster.of("gpu", memory="5 MiB")) == 0

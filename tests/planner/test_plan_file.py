@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import splitnet as sn
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import PlanFileError, SplitnetError
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.evaluate import executed, score
@@ -21,7 +19,7 @@ from tests.planner.test_strategies import towered
 from tests.simulator.small import Seconds
 from tests.zoo import chain, random_dag, two_towers, wide
 
-BOX = Cluster.of("2*gpu", "cpu")
+BOX = sn.Cluster.of("2*gpu", "cpu")
 FALLEN = plan_graph(two_towers(on=("gpu:0", "gpu:5")), BOX)
 PIPED = executed(plan_graph(two_towers(), BOX), Execution(4, "1f1b", ("gpu:1",)))
 WHOLE = json.loads(json.dumps(plan_to_dict(FALLEN)))
@@ -123,7 +121,7 @@ def test_plan_file_names_the_field_at_fault(tmp_path, change, message):
     values = deepcopy(WHOLE)
     change(values)
     (tmp_path / "plan.json").write_text(json.dumps(values))
-    with pytest.raises(PlanFileError, match=message):
+    with pytest.raises(sn.PlanFileError, match=message):
         load_plan(tmp_path / "plan.json")
 
 
@@ -145,7 +143,7 @@ def test_plan_file_mangled_at_random_raises_nothing_else(seed, junk):
     here[key] = junk
     try:
         plan = plan_from_dict(file["plan"])
-    except SplitnetError:
+    except sn.SplitnetError:
         return
     assert set(plan.device_of) == {part.name for part in plan.graph.parts}
 
@@ -153,5 +151,5 @@ def test_plan_file_mangled_at_random_raises_nothing_else(seed, junk):
 def test_plan_file_refuses_a_cost_model_of_ones_own(tmp_path):
     plan = plan_graph(wide(2, flops=100.0), BOX, costs=Seconds())
 
-    with pytest.raises(PlanFileError, match="cannot hold costs of class 'Seconds'"):
+    with pytest.raises(sn.PlanFileError, match="cannot hold costs of class 'Seconds'"):
         plan.save(tmp_path / "plan.json")

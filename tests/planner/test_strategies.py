@@ -7,7 +7,6 @@ import pytest
 
 import splitnet as sn
 from splitnet.core import replication
-from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Towers
 from splitnet.core.timeline import Execution
 from splitnet.planner.constraints import with_pins
@@ -17,7 +16,7 @@ from splitnet.simulator.units import scaled_graph
 from tests.planner.quick import find_plan, plan_graph
 from tests.zoo import altered, chain
 
-BOX = Cluster.of("2*gpu", "cpu")
+BOX = sn.Cluster.of("2*gpu", "cpu")
 HALVES = {"c[01]": "gpu:0", "c[23]": "gpu:1"}
 
 
@@ -39,7 +38,7 @@ def test_the_fastest_of_a_heavy_chain_is_named():
     forward = partial(plan_graph, chain(4), BOX, training=False, regroup=True)
     verdict, whole = forward(pins=HALVES).verdict, forward(pins={"*": "gpu:0"})
     assert (verdict.strategies, verdict.single_device_value) == (None, whole.value)
-    assert plan_graph(chain(4), Cluster.of("400*gpu")).verdict.strategies is None
+    assert plan_graph(chain(4), sn.Cluster.of("400*gpu")).verdict.strategies is None
     strategies = plan.verdict.strategies
     assert plan.verdict.single_device_value == strategies["one device"].seconds
     for row in found.all:
@@ -59,9 +58,9 @@ def test_a_step_of_views_takes_no_time_on_any_device():
 def test_a_chain_on_one_device_is_cut_into_stages():
     """A pipeline needs stages; where the plan has none, they are of equal work."""
     found = compare_plan(find_plan(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"}))
-    single = compare_plan(find_plan(chain(1), Cluster.of("gpu", "cpu")))
+    single = compare_plan(find_plan(chain(1), sn.Cluster.of("gpu", "cpu")))
     pins = {"c[01]": "cpu:1", "c[23]": "cpu:2"}
-    cpus = find_plan(chain(4, flops=4e11), Cluster.of("3*cpu"), pins=pins)
+    cpus = find_plan(chain(4, flops=4e11), sn.Cluster.of("3*cpu"), pins=pins)
 
     assert "strategy='auto', microbatches=" in found["pipeline"].how
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
@@ -85,7 +84,7 @@ def test_a_row_frees_a_source_of_what_it_asks_for():
 
 def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():
     """Neither a plan nor any strategy uses its CPU; a pin does, and joining towers."""
-    cluster = Cluster.of("cpu", "worker:0/cpu", "worker:1/cpu")
+    cluster = sn.Cluster.of("cpu", "worker:0/cpu", "worker:1/cpu")
     plan = find_plan(chain(4, flops=4e11), cluster)
     pinned = find_plan(chain(4, flops=4e11), cluster, pins={"c0": "cpu:0"})
 

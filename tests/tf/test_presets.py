@@ -15,7 +15,6 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.cluster import Device
 from tests.tf.check import in_policy
 
 resnet50 = functools.partial(keras.applications.ResNet50, weights=None)
@@ -86,7 +85,7 @@ def test_a_predicted_step_is_within_a_factor_of_two(
 
 def test_large_products_are_within_a_factor_of_two():
     for preset, single, half in (("L4", 32, 69), ("H100", 402, 760), ("H200", 0, 759)):
-        gpu = Device.of("gpu:0", preset=preset)
+        gpu = sn.Device.of("gpu:0", preset=preset)
         for published, gain in ((single, 1), (half, gpu.half_speed)):
             peak = gpu.flops_per_second * gain
             assert not published or 0.5 < published * 1e12 / peak < 2.0

@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 import pytest
 
 import splitnet as sn
-from splitnet.core.audit import Audit
-from splitnet.core.errors import SplitnetError
 from splitnet.view import render
 from splitnet.view.dot import dot_of
 from splitnet.view.render import draw
@@ -25,7 +23,7 @@ ONE, STEP = plans.one(), plans.one().timeline
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "dot"])
 def test_draw_writes_the_format_that_the_suffix_says(suffix, tmp_path):
     path = tmp_path / f"x.{suffix}"
-    draw(Audit(plans.siamese(), (), (), {}), path)
+    draw(sn.Audit(plans.siamese(), (), (), {}), path)
     assert path.read_bytes().startswith(MAGIC[suffix])
     draw(plans.siamese().timeline, path)
     assert path.read_bytes().startswith((MAGIC | {"dot": b"graph"})[suffix])
@@ -45,7 +43,7 @@ def test_draw_writes_the_format_that_the_suffix_says(suffix, tmp_path):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_draw_refuses_what_cannot_be_drawn(thing, name, options, said, tmp_path):
-    with pytest.raises(SplitnetError, match=said):
+    with pytest.raises(sn.SplitnetError, match=said):
         sn.draw(thing, tmp_path / name, **options)
     assert not list(tmp_path.iterdir())
 
@@ -77,7 +75,7 @@ def test_draw_shows_every_nasty_name_as_text(tmp_path):
 def test_render_dot_reports_what_went_wrong(monkeypatch):
     """Text that is no DOT; a child that hangs is stopped; a layout that fails."""
     real, said = subprocess.run, r"could not make .*Invalid.*; temporary files are in "
-    with pytest.raises(SplitnetError, match=said):
+    with pytest.raises(sn.SplitnetError, match=said):
         render.render_dot("this is no graph", "svg")
 
     def fragile(command, **rest):
@@ -90,7 +88,7 @@ def test_render_dot_reports_what_went_wrong(monkeypatch):
 
     hang = Mock(side_effect=subprocess.TimeoutExpired("dot", 120))
     monkeypatch.setattr(render.subprocess, "run", hang)
-    with pytest.raises(SplitnetError, match="more than 90 s"):
+    with pytest.raises(sn.SplitnetError, match="more than 90 s"):
         render.render_dot("graph {}", "svg")
 
 

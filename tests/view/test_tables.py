@@ -7,8 +7,6 @@ from rich.cells import cell_len
 
 import splitnet as sn
 from splitnet.core.audit import Audit, Finding, Row
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import SplitnetError
 from splitnet.core.timeline import Task, Timeline
 from splitnet.view.facts import objective_text
 from splitnet.view.tables import Grid, chart, grid_text, table
@@ -35,7 +33,7 @@ STRAYED = Audit(
 
 def test_tables_are_the_golden_texts():
     """Verdict first; a change of a table of any kind, or of a chart, is reviewed."""
-    cluster = Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
+    cluster = sn.Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
     for text, name in (
         (table(SIAMESE), "siamese_table.txt"),
         (table(SIAMESE, width=120), "siamese_table_wide.txt"),
@@ -70,7 +68,7 @@ def test_table_takes_the_terminals_width(monkeypatch):
 
 
 def test_table_marks_a_device_that_holds_too_much():
-    small = Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
+    small = sn.Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
     text = table(plans.moved_to(SIAMESE, small))
 
     assert all(said in text for said in ("36.4 MiB!", "! exceeds the limit"))
@@ -81,7 +79,7 @@ def test_text_of_nothing_in_no_width_or_with_markup():
     assert chart(Timeline((), (), ("gpu:0",), {})) == "Nothing runs."
     alone = Timeline((Task("a", "gpu:0", "forward", 0.0, 1.0),), (), ("gpu:0",), {})
     assert chart(alone).endswith("\nF forward  ~ transfer  . idle")
-    with pytest.raises(SplitnetError, match="width= must be int >= 1 and <= 10000"):
+    with pytest.raises(sn.SplitnetError, match="width= must be int >= 1 and <= 10000"):
         sn.chart(plans.one().timeline, width=0)
     assert "[bold]x[/bold]" in grid_text(Grid([{"a": "[bold]x[/bold]"}]), width=60)
 
