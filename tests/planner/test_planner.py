@@ -6,15 +6,14 @@ from itertools import groupby
 
 import pytest
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import DeclarationError, DeviceError
+import splitnet as sn
 from splitnet.core.graph import Graph, Part
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan, has_room, plan_graph
 from tests.zoo import MIB, altered, chain, random_dag, wide
 
-BOX = Cluster.of("2*gpu", "cpu")
+BOX = sn.Cluster.of("2*gpu", "cpu")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -83,7 +82,7 @@ def test_plan_reports_progress():
 @pytest.mark.parametrize("regroup", [False, True])
 def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(regroup, how):
     """The cut penalty holds for declared parts as for the calls of a model."""
-    box = Cluster.of("4*gpu", "cpu")
+    box = sn.Cluster.of("4*gpu", "cpu")
     alone = score(chain(16), box, {"*": "gpu:0"})
     plan = find_plan(chain(16), box, regroup=regroup, **how)
     used = {device for part, device in plan.device_of.items() if part != "x"}
@@ -94,7 +93,7 @@ def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(regroup, h
 def test_plan_without_a_choice_is_complete():
     """On a machine of one device; a part that holds no call is placed, too."""
     parts = (*chain(1).parts, Part("empty"))
-    plan = find_plan(replace(chain(1), parts=parts), Cluster.of("cpu"))
+    plan = find_plan(replace(chain(1), parts=parts), sn.Cluster.of("cpu"))
 
     assert plan["c0"].reason == "only choice"
     assert dict(plan.device_of) == dict.fromkeys(("x", "c0", "empty"), "cpu:0")
@@ -103,7 +102,7 @@ def test_plan_without_a_choice_is_complete():
 
 
 def test_plan_for_hundreds_of_devices_is_searched_in_time():
-    boxes = (Cluster.of(f"{count}*gpu", "cpu") for count in (8, 256))
+    boxes = (sn.Cluster.of(f"{count}*gpu", "cpu") for count in (8, 256))
     few, many = (find_plan(wide(6), box, time_limit=1.0).value for box in boxes)
     assert many == few
 
@@ -114,9 +113,9 @@ def test_score_judges_a_persons_plan():
     assert plan.device_of["b1"] == "gpu:0"
     assert {p.reason for p in plan.placements} == {"given"}
     assert plan.gap > 0
-    with pytest.raises(DeclarationError, match="left out: b2, join. A pattern"):
+    with pytest.raises(sn.DeclarationError, match="left out: b2, join. A pattern"):
         score(wide(3), BOX, {"b0": "cpu", "b1": "cpu"})
-    with pytest.raises(DeviceError, match=r"part 'c0': there is no device 'gpu:7'"):
+    with pytest.raises(sn.DeviceError, match=r"part 'c0': there is no device 'gpu:7'"):
         score(chain(1), BOX, {"c0": "gpu:7"})
 
 
@@ -125,7 +124,7 @@ def test_calls_are_judged_by_the_functions_that_run(share):
     """Whatever fits: time and memory are those of the functions that calls make."""
     graph = random_dag(5, 25)
     alone = score(graph, BOX, {"*": "gpu:0"}).memory["gpu:0"].total
-    box = Cluster.of("2*gpu", "cpu", memory=int(share * alone), link="12 GB/s")
+    box = sn.Cluster.of("2*gpu", "cpu", memory=int(share * alone), link="12 GB/s")
     plan = plan_graph(graph, box, regroup=True, seed=1)
     where = {one.name: plan.device_of[one.part] for one in plan.graph.calls}
     as_run = score(graph, box, where, regroup=True)

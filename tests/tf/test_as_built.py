@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from tests.tf.zoo import two_branches
 
 
 def recipe(devices):
@@ -63,8 +64,6 @@ def test_one_device_for_all_is_said_at_the_callers_line(cluster):
 
 
 def test_only_a_built_model_has_variables_to_go_by(cluster):
-    net = sn.Net("none")
-    net.output(net.branch("a", net.input("x", (2,)), layers.Dense(2), on="cpu"))
-    for source in (net, lambda: recipe(("/cpu:1", "/cpu:2"))):
+    for source in (two_branches().source, lambda: recipe(("/cpu:1", "/cpu:2"))):
         with pytest.raises(sn.DeclarationError, match="needs a built Keras model"):
             sn.plan(source, cluster, pins="as_built")

@@ -101,7 +101,8 @@ def test_without_time_the_gpus_are_still_used(calls):
 
 def test_little_memory_holds_what_is_slow_elsewhere():
     """GPUs have room for half of the calls; the CPU gets what takes it least long."""
-    problem = drawn.free_problem(drawn.random_graph(400, 2), Cluster.of("2*gpu", "cpu"))
+    graph, box = drawn.random_graph(400, 2), Cluster.of("2*gpu", "cpu")
+    problem = Evaluator.of(graph, box, PlanOptions()).problem
     room = 0.25 * problem.simulated(np.zeros(400, np.int64))[1][0]
     problem = drawn.with_room(problem, [room, room, inf])
 
