@@ -1,13 +1,11 @@
 """Which tensors TensorFlow's allocator handed out, from a profile of a step."""
 
-from typing import Any
-
-Event = tuple[int, bool, dict[str, Any]]
-"""Picoseconds, whether a tensor is handed out, and what is known of it."""
-
 
 def events(file):
-    """What an allocator did, in the order of time, from an `.xplane.pb` file."""
+    """What an allocator did, in the order of time, from an `.xplane.pb` file.
+
+    Picoseconds, whether a tensor is handed out, and what is known of it.
+    """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     found = []

@@ -1,8 +1,6 @@
 """Costs of calls: traces against formulas; models: `benchmarks/flops.py`."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +17,6 @@ from tests.tf.check import stack
 
 ROW, STEPS, IMAGE = (4, 10), (4, 12, 24), (4, 12, 12, 16)
 VIDEO = (4, 3, 8, 8, 4)
-Body = Callable[..., Any]
 
 
 def call_of(body, *shapes, dtype="float32"):
