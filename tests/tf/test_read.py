@@ -10,7 +10,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.reading.read import planned_sites
 from splitnet.tf.reading.source import blueprint_of
-from tests.tf.check import assert_near, stack
+from tests.tf.check import assert_near, in_policy, stack
 from tests.tf.zoo import ZOO
 from tests.zoo import between_parts
 
@@ -93,13 +93,15 @@ def test_read_prices_open_sizes_and_says_so(caplog):
 
 
 def test_read_knows_the_size_of_a_batch_that_is_folded():
-    """Windows, two views in one batch, and time as the first axis."""
+    """Windows, two views in one batch, time as the first axis; or declared as open."""
     x = keras.Input((8, 16))
     dense, ops = layers.Dense(4, name="dense"), keras.ops
+    einsum = layers.EinsumDense("abc,cd->abd", output_shape=(None, 16))
     for folded, shape in (
         (ops.reshape(x, (-1, 2, 16)), (24, 2, 4)),
         (ops.concatenate([x, x], axis=0), (12, 8, 4)),
         (ops.transpose(x, (1, 0, 2)), (8, 6, 4)),
+        (einsum(x), (6, 8, 4)),
     ):
         call = sn.read(keras.Model(x, dense(folded)), batch=6).call["dense"]
 
@@ -116,6 +118,16 @@ class Traced(layers.Layer):
     @tf.function
     def call(self, inputs):
         return inputs @ self.kernel
+
+
+def test_read_keeps_the_types_of_a_policy():
+    """Also of a model inside, behind a layer that Keras casts the inputs of."""
+    with in_policy("mixed_float16"):
+        inner = keras.Sequential([keras.Input((2,)), layers.Dense(2), layers.Dense(2)])
+        calls = sn.read(stack(Traced(), inner, layers.Dense(1)), batch=8).calls
+
+    dtypes = [call.output_dtypes for call in calls]
+    assert dtypes == [("float32",), *[("float16",)] * 3]
 
 
 def test_a_model_that_was_read_is_trained():

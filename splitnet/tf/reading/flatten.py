@@ -4,6 +4,7 @@ An expanded model stays one layer of the Keras model, with its weights, name and
 in a file; only its calls are run one by one, so that several devices can run them.
 """
 
+import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -199,7 +200,18 @@ def _moved(
     operation, specs = node.operation, node.outputs
     args, kwargs = node.arguments.fill_in(tensors)
     if any(tensors[id(t)].shape != t.shape for t in node.input_tensors):
-        specs = keras.tree.flatten(operation.compute_output_spec(*args, **kwargs))
+        made = keras.tree.flatten(operation.compute_output_spec(*args, **kwargs))
+        # What a layer declares may be less than what its call makes.
+        known = not any(None in tensors[id(t)].shape for t in node.input_tensors)
+        if known and any(None in one.shape for one in made):
+            with contextlib.suppress(Exception):  # whatever a layer raises
+                traced = keras.Operation.compute_output_spec(operation, *args, **kwargs)
+                made = keras.tree.flatten(traced)
+        pairs = zip(made, specs, strict=True)  # of a type that a policy may have cast
+        specs = [
+            keras.KerasTensor(new.shape, old.dtype, sparse=old.sparse, name=new.name)
+            for new, old in pairs
+        ]
     if training is not None and isinstance(operation, keras.layers.Layer):
         kwargs = kwargs | {"training": training}
     arguments = keras_api.SymbolicArguments(*args, **kwargs)

@@ -106,6 +106,7 @@ def sized(blueprint: Blueprint, batch: int) -> Blueprint:
             open_sizes.append(f"{node.operation.name!r} {tensor.shape} as {taken}")
     try:
         flow = flow_of(blueprint.model, blueprint.flow.nested, inputs=given)
+        found = blueprint.along(flow)
     except Exception:  # whatever a layer raises that takes no such size
         return blueprint
     if open_sizes:
@@ -113,7 +114,7 @@ def sized(blueprint: Blueprint, batch: int) -> Blueprint:
             f"model {blueprint.name!r} leaves sizes open, so costs and memory are of "
             f"inputs of an assumed size: {'; '.join(open_sizes)}."
         )
-    return blueprint.along(flow)
+    return found
 
 
 def _blueprint_of_net(net: Net) -> Blueprint:

@@ -221,7 +221,7 @@ def _bodies(op: Any, graph: Any) -> list[Any]:
 
 
 def _length(op: Any) -> int:
-    """Iterations of a loop, read off its condition `counter < limit`; 1 if hidden."""
+    """Iterations of a loop: of its condition `counter < limit`, else of its lists."""
     condition = tf_api.function_body(op.graph, op.get_attr("cond").name)
     places = {t.op.name: i for i, t in enumerate(condition.inputs)}
     limits = []
@@ -235,7 +235,9 @@ def _length(op: Any) -> int:
             value = tf.get_static_value(limit)
             if value is not None and value.ndim == 0 and value > 0:
                 limits.append(int(value))
-    return min(limits, default=1)
+    tensors = [t.op.inputs[0] for t in op.inputs if t.op.type == "TensorListFromTensor"]
+    lengths = [t.shape[0] for t in tensors if t.shape.rank and t.shape[0]]
+    return min(limits or lengths, default=1)
 
 
 def _matrix_flops(op: Any) -> int:

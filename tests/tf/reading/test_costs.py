@@ -26,6 +26,12 @@ def call_of(body, *shapes, dtype="float32"):
         return producer(keras.tree.flatten(body(*inputs))[0])
 
 
+def scanned(x):
+    """A product of each step with the one before, over the second axis."""
+    steps = keras.ops.swapaxes(x, 0, 1)
+    return keras.ops.scan(lambda *two: [two[0] @ two[1]] * 2, steps[0], steps)[1]
+
+
 def cells():
     return layers.RNN([layers.LSTMCell(16), layers.GRUCell(8)])
 
@@ -45,6 +51,7 @@ def cells():
         (lambda: layers.Bidirectional(layers.LSTM(16)), STEPS, 64 * 12 * 16 * 40, 24),
         (cells, STEPS, 4 * 2 * 12 * (4 * 16 * 40 + 3 * 8 * 24), 24),
         (lambda: layers.ConvLSTM2D(5, 3), VIDEO, 24 * 36 * 4 * 5 * 9 * (4 + 5), 3),
+        (lambda: scanned, (5, 7, 5), 7 * 2 * 5 * 5 * 5, 7),
         (lambda: layers.TimeDistributed(layers.Conv2D(8, 3)), VIDEO, 12 * 72 * 288, 1),
     ],
 )
