@@ -207,10 +207,9 @@ def _moved(
             with contextlib.suppress(Exception):  # whatever a layer raises
                 traced = keras.Operation.compute_output_spec(operation, *args, **kwargs)
                 made = keras.tree.flatten(traced)
-        pairs = zip(made, specs, strict=True)  # of a type that a policy may have cast
-        specs = [
+        specs = [  # of the types that a policy gave
             keras.KerasTensor(new.shape, old.dtype, sparse=old.sparse, name=new.name)
-            for new, old in pairs
+            for new, old in zip(made, specs, strict=True)
         ]
     if training is not None and isinstance(operation, keras.layers.Layer):
         kwargs = kwargs | {"training": training}

@@ -260,13 +260,17 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
     calls, plain = fold(graph), collapse(graph)
     settings = [settings_of(site.node.operation) for site in blueprint.sites]
     works = [Work()] * len(settings)
-    source = _structure_of(sized(blueprint, graph.batch), graph.batch, settings, works)
+    source = _structure_of(blueprint, graph.batch, settings, works)
     # Towers of a whole model have no branches, and a pin beats what a branch says.
     same = blueprint.declared and (blueprint.towers or not graph.towers)
     free = {*plain.part, *source.part} - {p.name for p in plain.parts if p.pinned}
     branches = (free - {*graph.towers}) if same else ()
     planned, planned_lines = _described(calls, plain, branches)
     here, own_lines = _described(source.calls, source, branches)
+    if planned != here:  # by sizes that are open, or those that the batch gives
+        known = sized(blueprint, graph.batch)
+        source = _structure_of(known, graph.batch, settings, works)
+        here, own_lines = _described(source.calls, source, branches)
     if planned != here:
         sides = {"-": "in the plan only", "+": "in the model only"}
         changes = difflib.unified_diff(planned_lines, own_lines, n=0, lineterm="")
