@@ -163,7 +163,7 @@ class _Search:
         return makespan(self.tasks, place, inf)
 
     def begin(self, places: list[Ints]) -> None:
-        """Keep the best start that fits: given, a single device or a list schedule.
+        """Keep the best start, repaired to fit: given, one device or a list schedule.
 
         With a cut penalty schedules are left out: what is best without one is given.
         """
@@ -177,7 +177,7 @@ class _Search:
                 room = graph if number % 2 else roomy
                 places.append(starts.list_schedule(room, noise, *given))
         for place in sorted(places, key=self.value_of):
-            for _ in range(_CORRECTIONS):  # until its peaks have room
+            for _ in range(_CORRECTIONS if self.tasks else 2):  # until peaks have room
                 self.keep(place)
                 if self.elite and self.objective == "latency":
                     return
