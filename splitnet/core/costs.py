@@ -51,8 +51,6 @@ _CLASSES = {
     "recurrence": _Kernels(0.25, 0.8, 0.8, 1, r"(Conv)?LSTM(\dD)?|GRU|.*RNN|Bidir.*"),
     "element-wise": _Kernels(0.1, 0.2, 0.8, 1, r"(?s:.*)"),
 }
-
-
 _class_of = cache(
     lambda kind: next(n for n, one in _CLASSES.items() if re.fullmatch(one.kinds, kind))
 )

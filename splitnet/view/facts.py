@@ -7,10 +7,10 @@ from operator import attrgetter
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds, percent
-from splitnet.core.graph import grouped
+from splitnet.core.graph import Shape, grouped
 from splitnet.core.plan import Fallback, Plan, value_text
 from splitnet.core.timeline import PHASES, Timeline
-from splitnet.view.style import Shape, counted
+from splitnet.view.style import counted
 
 _MOST_ALONE = 8  # with more devices, equivalent ones are drawn together
 _GOAL = {

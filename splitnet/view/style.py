@@ -14,7 +14,8 @@ import graphviz
 from rich.cells import cell_len, set_cell_size
 from rich.color import blend_rgb, parse_rgb_hex
 
-Shape = tuple[int | None, ...]
+from splitnet.core.graph import Shape
+
 Graph: TypeAlias = graphviz.Graph | graphviz.Digraph
 
 FONT = "Helvetica,Arial,sans-serif"

@@ -27,21 +27,19 @@ from splitnet.simulator.units import scaled_graph
 Groups = Sequence[Group]
 Devices = Sequence[Sequence[str]]
 
-Slices = Mapping[str, Sequence[str]]
-"""The devices of a layer's slices, by its name."""
-
 
 @dataclass(frozen=True)
 class Limits:
     """How a source can be divided, as far as its graph does not show it.
 
     `obstacles` say why it has no "microbatches" or "towers", `obstacle` why a layer has
-    not so many slices, "" if it can. `sliced` reads the source with slices, if it can.
+    not so many slices, "" if it can. `sliced` reads the source with layers cut over
+    devices, by their names, if it can.
     """
 
     obstacles: Mapping[str, str] = field(default_factory=dict)
     obstacle: Callable[[str, int], str] = lambda name, count: "it is in a graph"
-    sliced: Callable[[Slices], Graph] | None = None
+    sliced: Callable[[Mapping[str, Sequence[str]]], Graph] | None = None
 
 
 def sees_batch(call: Call) -> bool:

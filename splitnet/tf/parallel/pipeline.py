@@ -224,9 +224,6 @@ def _added(one: Any, other: Any) -> Any:
     return tf.convert_to_tensor(one) + tf.convert_to_tensor(other)
 
 
-# What micro-batches, and towers, would make other than the whole batch ---------------
-
-
 def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     """Refuse a model that cannot be cut, and warn of what micro-batches change."""
     if pipeline.microbatches == 1:

@@ -124,9 +124,6 @@ def placed_call(model: Any, placed: Placed) -> Callable[..., Any]:
     return call
 
 
-# Steps that are not placed: one warning with the remedy -----------------------------
-
-
 def _warn_once(placed: Placed, text: str) -> None:
     if not placed.warned:
         placed.warned.append(text)
@@ -185,9 +182,6 @@ def _watch_step(model: Any, placed: Placed, run: Run) -> None:
     elif isinstance(graph, tf_api.FuncGraph) and not run.trains:
         run.on_gradient = lambda: late.append(all(g is not graph for g, *_ in _steps))
         tf_api.when_traced(check)
-
-
-# Steps that are placed ----------------------------------------------------------------
 
 
 def _step(

@@ -136,9 +136,6 @@ def test_what_has_no_gradient_or_no_trace(caplog):
     assert "(Closed) is guessed from its weights: tracing raised" in caplog.text
 
 
-# What all calls have in common ---------------------------------------------------
-
-
 def test_costs_are_proportional_to_the_batch():
     """An open dimension counts as 128, or as what a model is called with."""
     node = producer(layers.Dense(8)(keras.Input((10,))))
@@ -206,9 +203,6 @@ def test_strings_stay_on_the_cpu():
 
     assert [cost_of(producer(t), 2).cpu_only for t in (numbers, joined)] == [True, True]
     assert not cost_of(producer(layers.Flatten()(numbers)), 2).cpu_only
-
-
-# Models inside models, and tensors that several calls keep ------------------------
 
 
 def convolutions(x):
