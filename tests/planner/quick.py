@@ -4,7 +4,7 @@ from functools import partial
 
 from splitnet.planner import planner
 
-find_plan = plan_graph = partial(planner.plan_graph, time_limit=5.0, effort=50_000)
+plan_graph = partial(planner.plan_graph, time_limit=5.0, effort=50_000)
 
 
 def has_room(plan):

@@ -9,7 +9,7 @@ import splitnet as sn
 from splitnet.core.costs import CallSeconds, Costs
 from splitnet.core.timeline import Execution
 from splitnet.planner.evaluate import score
-from tests.planner.quick import find_plan, plan_graph
+from tests.planner.quick import plan_graph
 from tests.zoo import MIB, chain, random_dag, shared, two_towers, wide
 
 BOX, GPU = sn.Cluster.of("2*gpu", "cpu"), {"*": "gpu"}
@@ -71,7 +71,7 @@ def test_following_all_advice_saves_what_it_says():
     advice, *_ = plan_graph(shared(flops=1e8), BOX).verdict.advice
 
     assert before.verdict.advice
-    assert find_plan(shared(flops=1e8), BOX, pins=pins).value <= value * 1.02
+    assert plan_graph(shared(flops=1e8), BOX, pins=pins).value <= value * 1.02
     assert advice == "the CPU merge 'join' costs 25 %: on='gpu:1' would save it"
 
 
@@ -94,13 +94,13 @@ def test_explain_gives_the_reason_and_the_other_devices():
 def test_explain_quotes_fallbacks_ties_and_memory_and_takes_a_layers_name():
     plan = plan_graph(two_towers(on=("gpu:0", "gpu:5")), BOX)
     calls = tuple(replace(c, layer=f"dense_{c.name}") for c in chain(2).calls)
-    named = find_plan(replace(chain(2), calls=calls), BOX)
+    named = plan_graph(replace(chain(2), calls=calls), BOX)
     box = sn.Cluster.of("2*gpu", "cpu", memory="150 MiB")
-    cut = find_plan(chain(8, out=16 * MIB), box)
+    cut = plan_graph(chain(8, out=16 * MIB), box)
 
     assert plan.explain("tell").reason == "gpu:5 is not available; another gpu is used"
     assert named.explain("dense_c1").placement == named["c1"] == named["dense_c1"]
-    assert find_plan(chain(1), BOX).explain("c0").reason.endswith("would do as well")
+    assert plan_graph(chain(1), BOX).explain("c0").reason.endswith("would do as well")
     full = [cut.explain(p.part) for p in cut.placements if p.reason == "memory"]
     assert {all(a.fits for a in one.alternatives) for one in full} == {False}
 
@@ -123,7 +123,7 @@ def test_words_and_reasons_agree_with_the_objective(objective, unit, best):
     assert any(best in text for text in texts)
 
     for seed in range(3):
-        plan = find_plan(random_dag(seed, 5), BOX, objective=objective)
+        plan = plan_graph(random_dag(seed, 5), BOX, objective=objective)
         for part in plan.placements:
             equal = [
                 a
@@ -154,29 +154,29 @@ def test_compare_of_other_parts_tells_runs_of_calls():
     """Calls that moved side by side stand on one line."""
     where = {f"c{i}": f"gpu:{i // 4}" for i in range(8)}
     grouped = score(chain(8), BOX, where, regroup=True).graph
-    before = find_plan(chain(8), BOX, pins={"*": "gpu:0"})
-    after = find_plan(grouped, BOX, pins=lambda part: "gpu:1")
+    before = plan_graph(chain(8), BOX, pins={"*": "gpu:0"})
+    after = plan_graph(grouped, BOX, pins=lambda part: "gpu:1")
 
     assert before.compare(after).moved == (("c0 .. c7", "gpu:0", "gpu:1"),)
 
 
 def test_sensitivity_counts_draws_that_change_the_decision():
     """Heavy towers stay apart whatever ten percent do; close decisions name a part."""
-    clear = sn.sensitivity(find_plan(wide(2), BOX), draws=5)
-    close = sn.sensitivity(find_plan(random_dag(7, 8), BOX), 0.5, draws=2)
+    clear = sn.sensitivity(plan_graph(wide(2), BOX), draws=5)
+    close = sn.sensitivity(plan_graph(random_dag(7, 8), BOX), 0.5, draws=2)
 
     assert (clear.changed, clear.regret, clear.moved) == (0.0, 0.0, {})
     assert 0 <= close.regret < 1
     assert (close.changed > 0) == bool(close.moved)
     assert "costs off by up to 50 %" in str(close)
     with pytest.raises(sn.DeclarationError, match=">= 0 and < 1"):
-        sn.sensitivity(find_plan(chain(), BOX), 1.5)
+        sn.sensitivity(plan_graph(chain(), BOX), 1.5)
 
 
 def test_sensitivity_keeps_the_feasible_set():
     """A pipeline is compared with pipelines, not with the better free plan."""
     free, piped = (
-        find_plan(random_dag(6, 8), BOX, objective="throughput", contiguity=one)
+        plan_graph(random_dag(6, 8), BOX, objective="throughput", contiguity=one)
         for one in ("free", "pipeline")
     )
 

@@ -10,7 +10,7 @@ from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import violations
 from splitnet.planner.evaluate import score
 from splitnet.planner.problem import in_calls
-from tests.planner.quick import find_plan
+from tests.planner.quick import plan_graph
 from tests.zoo import altered, chain, two_towers, wide
 
 TWO = "2*gpu cpu"
@@ -51,7 +51,7 @@ def wanting(graph, **on):
 )
 def test_what_is_not_there_is_replaced_and_recorded(graph, box, expected, reason):
     """By the list first, then by the kind, then by the CPU."""
-    plan = find_plan(graph, Cluster.of(*box.split(), memory="15 MiB"))
+    plan = plan_graph(graph, Cluster.of(*box.split(), memory="15 MiB"))
 
     assert {f.part: f.assigned for f in plan.fallbacks} == expected
     assert {part: plan.device_of[part] for part in expected} == expected
@@ -64,7 +64,7 @@ def test_what_is_not_there_is_replaced_and_recorded(graph, box, expected, reason
 def test_what_requested_one_device_stays_together_if_it_fits(memory, together):
     """All that requested gpu:7 goes to one substitute, or to several where it must."""
     graph = wanting(wide(2), b0="gpu:7", b1="gpu:7")
-    plan = find_plan(graph, Cluster.of("2*gpu", "cpu", memory=memory))
+    plan = plan_graph(graph, Cluster.of("2*gpu", "cpu", memory=memory))
 
     assert (plan.device_of["b0"] == plan.device_of["b1"]) == together
     assert plan.fallbacks[0].reason == "gpu:7 is not available; another gpu is used"
@@ -72,8 +72,8 @@ def test_what_requested_one_device_stays_together_if_it_fits(memory, together):
 
 def test_missing_error_names_every_device():
     with pytest.raises(DeviceError, match=r"(?s)'see' requests gpu:4.*'tell' requests"):
-        find_plan(two_towers(on=("gpu:4", "gpu:5")), BOX, missing="error")
-    plan = find_plan(wanting(chain(1), c0="gpu:7 gpu:1"), BOX, missing="error")
+        plan_graph(two_towers(on=("gpu:4", "gpu:5")), BOX, missing="error")
+    plan = plan_graph(wanting(chain(1), c0="gpu:7 gpu:1"), BOX, missing="error")
 
     assert plan.device_of["c0"] == "gpu:1"
     assert plan.fallbacks[0].requested == "gpu:7"
@@ -106,7 +106,7 @@ ONE_LAYER = replace(chain(3), calls=_ALIKE)
 )
 def test_pins_say_where(graph, pins, expected):
     """A part gets the most specific pin that means it, or else the first pattern."""
-    device_of = find_plan(graph, BOX, pins=pins).device_of
+    device_of = plan_graph(graph, BOX, pins=pins).device_of
     words = expected.split()
 
     for part, device in zip(words[::2], words[1::2]):
@@ -120,47 +120,47 @@ def test_two_layers_of_one_part_cannot_be_apart():
     parts = (graph.parts[0], replace(graph.parts[1], name="both"))
     graph = replace(graph, calls=graph.calls[:1] + calls, parts=parts)
 
-    assert find_plan(graph, BOX, pins={"c1": "gpu:1"}).device_of["both"] == "gpu:1"
+    assert plan_graph(graph, BOX, pins={"c1": "gpu:1"}).device_of["both"] == "gpu:1"
     with pytest.raises(DeclarationError, match="'both' is placed whole.*c0 and c1"):
-        find_plan(graph, BOX, pins={"c0": "gpu:0", "c1": "gpu:1"})
+        plan_graph(graph, BOX, pins={"c0": "gpu:0", "c1": "gpu:1"})
 
 
 def test_contradictory_constraints_are_all_named():
     graph = altered(two_towers(), "parts", "tell", near=("see",))
     graph = altered(graph, "parts", "head", near=(), on=("cpu",), apart=("join",))
     with pytest.raises(DeviceError, match=r"(?s)cannot share a device.*are on cpu:0"):
-        find_plan(graph, BOX)
+        plan_graph(graph, BOX)
 
 
 def test_a_call_without_gpu_kernel_stays_on_the_cpu():
     graph = altered(chain(4), "calls", "c1", cpu_only=True)
-    plan = find_plan(graph, BOX, regroup=True)
-    wants_gpu = find_plan(wanting(graph, c1="gpu:0"), BOX)
+    plan = plan_graph(graph, BOX, regroup=True)
+    wants_gpu = plan_graph(wanting(graph, c1="gpu:0"), BOX)
 
     assert (plan["c1"].reason, plan["c1"].requested) == ("no kernel", "auto")
     assert not plan.fallbacks
     assert (wants_gpu["c1"].device, wants_gpu["c1"].reason) == ("cpu:0", "no kernel")
     assert wants_gpu.fallbacks[0].reason == "Dense 'c1' has no GPU kernel"
     with pytest.raises(DeviceError, match="Add 'cpu' to the cluster"):
-        find_plan(graph, Cluster.of("gpu"))
+        plan_graph(graph, Cluster.of("gpu"))
 
 
 def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls():
     """As the plan itself, or its table of parts: what only their calls begin with."""
-    plan = find_plan(CALLS, BOX, pins={"dense*": "gpu:0", "*": "gpu:1"}, regroup=True)
+    plan = plan_graph(CALLS, BOX, pins={"dense*": "gpu:0", "*": "gpu:1"}, regroup=True)
     assert len(in_calls(plan.graph).parts) == len(CALLS.parts) > len(plan.graph.parts)
     declared = tuple(replace(part, where="net.py:1") for part in plan.graph.parts)
     whole = replace(plan.graph, parts=declared)
     assert in_calls(whole) == whole
     alone = score(CALLS, BOX, {"*": "gpu:0"}, regroup=True).value
     turns = {"dense": "gpu:0", "enc_0": "gpu:0", "*": "gpu:1"}
-    for one in (plan, find_plan(CALLS, BOX, pins=turns, regroup=True)):
+    for one in (plan, plan_graph(CALLS, BOX, pins=turns, regroup=True)):
         assert with_verdict(one).verdict.single_device_value == pytest.approx(alone)
     assert list(plan.device_of) == ["x", "dense .. dense_1", "enc"]
     assert plan["enc_0"].device == "gpu:1"
 
     for pins in (plan, plan.device_of):
-        again = find_plan(CALLS, BOX, pins=pins, regroup=True)
+        again = plan_graph(CALLS, BOX, pins=pins, regroup=True)
         assert again.device_of == plan.device_of
         scored = score(CALLS, BOX, pins, regroup=True)
         assert (scored.device_of, scored.value) == (plan.device_of, plan.value)
@@ -176,12 +176,12 @@ def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls():
         (["see"], r"pins= must be Mapping.*\['see'\]"),
         ({"tell .. see": "gpu:1"}, "range 'tell .. see' holds no call: no path joins"),
         ({"tell .. sea": "gpu:1"}, "'tell .. sea' holds .*: there is no call 'sea'"),
-        (find_plan(CALLS, BOX), "'dense' matches no part.*'dense_1' matches no part"),
+        (plan_graph(CALLS, BOX), "'dense' matches no part.*'dense_1' matches no part"),
     ],
 )
 def test_pins_that_cannot_be_kept_are_explained(pins, message):
     with pytest.raises(SplitnetError, match=f"(?s){message}"):
-        find_plan(two_towers(), BOX, pins=pins)
+        plan_graph(two_towers(), BOX, pins=pins)
 
 
 def test_a_placement_that_breaks_constraints_is_told():

@@ -13,7 +13,7 @@ from splitnet.planner import planner
 from splitnet.planner.evaluate import score
 from splitnet.planner.planner import NothingFitsError, search
 from splitnet.simulator.units import scaled_graph
-from tests.planner.quick import find_plan, has_room
+from tests.planner.quick import has_room, plan_graph
 from tests.zoo import altered, chain, random_dag, two_towers, wide
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
@@ -66,7 +66,7 @@ ALL_APART = altered(APART, "parts", "c2", apart=("c0", "c1"))
     ],
 )
 def test_what_fits_is_found(graph, box, options):
-    plan = find_plan(graph, box, **options)
+    plan = plan_graph(graph, box, **options)
 
     assert has_room(plan)
     assert len(set(plan.device_of.values())) > 1
@@ -75,7 +75,7 @@ def test_what_fits_is_found(graph, box, options):
 def test_infeasible_pin_names_needs_rooms_and_remedies():
     box = Cluster.of("2*gpu", "cpu", memory="14 MiB")
     with pytest.raises(InfeasibleError) as caught:
-        find_plan(two_towers(on=("gpu:0", "gpu:0")), box)
+        plan_graph(two_towers(on=("gpu:0", "gpu:0")), box)
 
     first, needs, gpu0, *_, total, last = str(caught.value).splitlines()
     said = "branch 'see' (with 1 near it) does not fit on gpu:0, where it is declared."
@@ -101,12 +101,12 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
 def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said):
     box = Cluster.of("2*gpu", "cpu", memory=memory, cpu_memory=cpu_memory)
     with pytest.raises(InfeasibleError, match=re.escape(said)):
-        find_plan(graph, box, pins=pins)
+        plan_graph(graph, box, pins=pins)
 
 
 def test_a_contiguity_is_given_up_or_kept_by_more_devices():
     with pytest.raises(InfeasibleError, match='try +contiguity="free", or 3 devices'):
-        find_plan(ZIGZAG, gpus(2, 64), objective="throughput", contiguity="convex")
+        plan_graph(ZIGZAG, gpus(2, 64), objective="throughput", contiguity="convex")
 
 
 def changed(remedy, case, less):
@@ -149,13 +149,13 @@ def test_every_remedy_that_is_named_helps(case, kinds, least, monkeypatch):
         monkeypatch.setattr(f"splitnet.planner.{module}.monotonic", lambda: 0.0)
     (graph, box, pins), regroup = case, not least
     with pytest.raises(InfeasibleError) as caught:
-        find_plan(graph, box, pins=pins, regroup=regroup)
+        plan_graph(graph, box, pins=pins, regroup=regroup)
     remedies = re.search(r"try +(.*)$", str(caught.value))[1].split(", or ")
 
     assert all(any(kind in one for one in remedies) for kind in kinds.split()), remedies
     for one in remedies:
         there, machine, pinned = changed(one, case, less=0)
-        assert has_room(find_plan(there, machine, pins=pinned, regroup=regroup)), one
+        assert has_room(plan_graph(there, machine, pins=pinned, regroup=regroup)), one
         if least:
             there, machine, pinned = changed(one, case, less=1)
             with pytest.raises(NothingFitsError):
@@ -167,6 +167,6 @@ def test_what_does_not_do_is_given_up_after_two_tries(monkeypatch):
     tries = []
     monkeypatch.setattr(planner, "fits_somewhere", lambda *a: tries.append(a))
     with pytest.raises(InfeasibleError, match="nothing was found that would do"):
-        find_plan(chain(3), gpus(1, 1))
+        plan_graph(chain(3), gpus(1, 1))
 
     assert len(tries) == 2 * 3

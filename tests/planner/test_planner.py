@@ -10,7 +10,7 @@ import splitnet as sn
 from splitnet.core.graph import Graph, Part
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
-from tests.planner.quick import find_plan, has_room, plan_graph
+from tests.planner.quick import has_room, plan_graph
 from tests.zoo import MIB, altered, chain, random_dag, wide
 
 BOX = sn.Cluster.of("2*gpu", "cpu")
@@ -21,7 +21,7 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
 def test_plan_is_between_its_bound_and_every_device(seed, objective):
     """No placement is below a bound, and no single device is better than the plan."""
     graph, draw = random_dag(seed, 6), random.Random(seed)
-    plan = find_plan(graph, BOX, objective=objective, cut_penalty=0.0)
+    plan = plan_graph(graph, BOX, objective=objective, cut_penalty=0.0)
     names, parts = [device.name for device in BOX], [p.name for p in graph.parts[1:]]
     mixed = [{part: draw.choice(names) for part in parts} for _ in range(8)]
     for device_of in (*[{"*": name} for name in names], *mixed):
@@ -38,8 +38,8 @@ def test_plan_in_one_piece_each_returns_to_no_device(contiguity):
     graph = replace(graph, weights=tuple(sizes))
     how = {"objective": "memory", "cut_penalty": 0.0}
     both = "free", contiguity
-    free, plan = (find_plan(graph, BOX, contiguity=one, **how) for one in both)
-    assert find_plan(graph, BOX, regroup=True, **how).value < 100 * MIB  # not convex
+    free, plan = (plan_graph(graph, BOX, contiguity=one, **how) for one in both)
+    assert plan_graph(graph, BOX, regroup=True, **how).value < 100 * MIB  # not convex
     runs = [
         [device for device, _ in groupby(one.device_of[p.name] for p in graph.parts)]
         for one in (free, plan)
@@ -55,7 +55,7 @@ def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
     graph = altered(wide(4), "parts", "b1", apart=("b0",))
     graph = altered(graph, "parts", "b2", near=("b0",))
     graph = altered(graph, "parts", "b3", apart=("b0", "b1"))
-    plan = find_plan(graph, BOX, objective=objective)
+    plan = plan_graph(graph, BOX, objective=objective)
     again = score(graph, BOX, plan.device_of, objective=objective)
     at = plan.device_of
 
@@ -64,7 +64,7 @@ def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
     assert plan.value == pytest.approx(again.value)
     if objective == "memory":
         assert plan.value == max(m.total for m in plan.memory.values())
-        fastest = find_plan(wide(6), BOX, objective=objective)
+        fastest = plan_graph(wide(6), BOX, objective=objective)
         assert fastest.seconds < score(wide(6), BOX, {"*": "gpu:0"}).seconds
     assert 0 < max(again.bound, plan.bound) <= again.value * (1 + 1e-12)
 
@@ -72,7 +72,7 @@ def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
 def test_plan_reports_progress():
     seen = list[float]()
     how = {"cut_penalty": 0.0, "on_progress": lambda _, value: seen.append(value)}
-    plan = find_plan(random_dag(3, 14), BOX, **how)
+    plan = plan_graph(random_dag(3, 14), BOX, **how)
 
     assert seen == sorted(seen, reverse=True)
     assert seen[-1] == plan.value
@@ -84,7 +84,7 @@ def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(regroup, h
     """The cut penalty holds for declared parts as for the calls of a model."""
     box = sn.Cluster.of("4*gpu", "cpu")
     alone = score(chain(16), box, {"*": "gpu:0"})
-    plan = find_plan(chain(16), box, regroup=regroup, **how)
+    plan = plan_graph(chain(16), box, regroup=regroup, **how)
     used = {device for part, device in plan.device_of.items() if part != "x"}
 
     assert len(used) == 1 or plan.value < 0.98 * alone.value
@@ -93,7 +93,7 @@ def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(regroup, h
 def test_plan_without_a_choice_is_complete():
     """On a machine of one device; a part that holds no call is placed, too."""
     parts = (*chain(1).parts, Part("empty"))
-    plan = find_plan(replace(chain(1), parts=parts), sn.Cluster.of("cpu"))
+    plan = plan_graph(replace(chain(1), parts=parts), sn.Cluster.of("cpu"))
 
     assert plan["c0"].reason == "only choice"
     assert dict(plan.device_of) == dict.fromkeys(("x", "c0", "empty"), "cpu:0")
@@ -103,7 +103,7 @@ def test_plan_without_a_choice_is_complete():
 
 def test_plan_for_hundreds_of_devices_is_searched_in_time():
     boxes = (sn.Cluster.of(f"{count}*gpu", "cpu") for count in (8, 256))
-    few, many = (find_plan(wide(6), box, time_limit=1.0).value for box in boxes)
+    few, many = (plan_graph(wide(6), box, time_limit=1.0).value for box in boxes)
     assert many == few
 
 

@@ -13,7 +13,7 @@ from splitnet.planner.constraints import with_pins
 from splitnet.planner.evaluate import executed
 from splitnet.planner.strategies.candidates import compare_plan
 from splitnet.simulator.units import scaled_graph
-from tests.planner.quick import find_plan, plan_graph
+from tests.planner.quick import plan_graph
 from tests.zoo import altered, chain
 
 BOX = sn.Cluster.of("2*gpu", "cpu")
@@ -57,10 +57,10 @@ def test_a_step_of_views_takes_no_time_on_any_device():
 
 def test_a_chain_on_one_device_is_cut_into_stages():
     """A pipeline needs stages; where the plan has none, they are of equal work."""
-    found = compare_plan(find_plan(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"}))
-    single = compare_plan(find_plan(chain(1), sn.Cluster.of("gpu", "cpu")))
+    found = compare_plan(plan_graph(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"}))
+    single = compare_plan(plan_graph(chain(1), sn.Cluster.of("gpu", "cpu")))
     pins = {"c[01]": "cpu:1", "c[23]": "cpu:2"}
-    cpus = find_plan(chain(4, flops=4e11), sn.Cluster.of("3*cpu"), pins=pins)
+    cpus = plan_graph(chain(4, flops=4e11), sn.Cluster.of("3*cpu"), pins=pins)
 
     assert "strategy='auto', microbatches=" in found["pipeline"].how
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
@@ -85,8 +85,8 @@ def test_a_row_frees_a_source_of_what_it_asks_for():
 def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():
     """Neither a plan nor any strategy uses its CPU; a pin does, and joining towers."""
     cluster = sn.Cluster.of("cpu", "worker:0/cpu", "worker:1/cpu")
-    plan = find_plan(chain(4, flops=4e11), cluster)
-    pinned = find_plan(chain(4, flops=4e11), cluster, pins={"c0": "cpu:0"})
+    plan = plan_graph(chain(4, flops=4e11), cluster)
+    pinned = plan_graph(chain(4, flops=4e11), cluster, pins={"c0": "cpu:0"})
 
     rows = compare_plan(plan).all
     assert {row.kind for row in rows if "cpu:0" in row.devices} <= {"towers"}

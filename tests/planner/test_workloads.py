@@ -7,7 +7,7 @@ import pytest
 from splitnet.core.errors import PlanFileError
 from splitnet.planner.constraints import violations
 from splitnet.planner.workloads import workload_of
-from tests.planner.quick import find_plan
+from tests.planner.quick import plan_graph
 
 
 def node(number, *, accelerator=1.0, size=4.0, **more):
@@ -43,7 +43,7 @@ def test_workload_becomes_a_graph_with_a_part_per_node():
 
     assert [part.name for part in graph.parts] == ["9", "3", "5", "7"]
     assert [call.name for call in graph.calls] == ["3", "5", "7", "9"]
-    assert [device.name for device in cluster] == ["gpu:0", "gpu:1", "cpu:0"]
+    assert cluster.names == ("gpu:0", "gpu:1", "cpu:0")
     assert [call.size_bytes for call in graph.calls] == [4, 4, 4, 1]
     assert cluster["gpu:0"].memory_bytes == 8
 
@@ -53,7 +53,7 @@ def test_workload_becomes_a_graph_with_a_part_per_node():
 def test_a_planned_workload_is_worth_its_maximum_load(data, contiguity):
     """That of the busiest device; classes and memory are kept, long nodes spread."""
     how = {"objective": "throughput", "contiguity": contiguity}
-    plan = find_plan(*workload_of(data), **how)
+    plan = plan_graph(*workload_of(data), **how)
 
     assert plan.value == pytest.approx(max_load(data, plan.device_of))
     assert plan.bound <= plan.value
