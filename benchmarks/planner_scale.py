@@ -61,7 +61,7 @@ def lanes_problem(count: int, gpus: int, seed: int) -> Problem:
     """Lanes on GPUs and a CPU, a group per call."""
     cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="12 GB/s")
     step = step_graph(lanes(count, gpus + gpus // 2, seed), cluster, units="calls")
-    anywhere = Group((), tuple(device.name for device in cluster))
+    anywhere = Group((), cluster.names)
     return problem_of(step, cluster, [anywhere] * count, range(count))
 
 

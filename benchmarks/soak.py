@@ -76,7 +76,7 @@ class Builder:
 
         import splitnet as sn
 
-        draw, devices = self.draw, [device.name for device in cluster]
+        draw, devices = self.draw, cluster.names
         net = sn.Net("random")
         real = {"dtype": keras.config.floatx()}  # else layers compute in float32
         pool = [net.input("flat", (8,), **real), net.input("steps", (5, 6), **real)]
@@ -188,7 +188,7 @@ def placements(draw, model, cluster):
     """A random plan, random by parts or chosen under random pins."""
     import splitnet as sn
 
-    devices = [device.name for device in cluster]
+    devices = cluster.names
     graph = sn.read(model, BATCH)
     parts = [part.name for part in graph.parts if part.kind != "input"]
     if draw.random() < 0.5:
@@ -396,7 +396,7 @@ def stray_must_ring(draw, placed, cluster, batch):
         return
     part = draw.choice(held)
     here = plan.device_of[part]
-    there = draw.choice([d.name for d in cluster if d.name != here])
+    there = draw.choice([name for name in cluster.names if name != here])
     other = sn.score(plan.graph, cluster, dict(plan.device_of) | {part: there})
     found = sn.audit(placed, other, batch)
     if found.ok or not any(part in str(finding) for finding in found.findings):

@@ -131,7 +131,7 @@ def everything(choice, seconds):
         done += 1
         for count in COUNTS if choice.counts != [1] else (1,):
             for schedule in SCHEDULES if count > 1 else SCHEDULES[:1]:
-                for again in ((), tuple(d.name for d in evaluator.cluster)):
+                for again in ((), evaluator.cluster.names):
                     how = Execution(count, schedule, again)
                     found = replace(evaluator, execution=how).evaluate(device_of)
                     if found.fits:

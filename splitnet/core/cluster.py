@@ -244,7 +244,7 @@ class Cluster(Pictured):
             raise DeviceError("invalid cluster.", faults)
 
     def _faults(self) -> Iterator[str]:
-        names, most = [device.name for device in self.devices], _MOST_DEVICES
+        names, most = self.names, _MOST_DEVICES
         if not 1 <= len(names) <= most:
             yield f"it has {len(names)} devices; name 1 to {most}, such as 'cpu'"
         links = [f"{link.source} -> {link.target}" for link in self.links]
@@ -307,8 +307,14 @@ class Cluster(Pictured):
         return found
 
     @cached_property
-    def _by_name(self) -> dict[str, Device]:
-        return {device.name: device for device in self.devices}
+    def names(self) -> tuple[str, ...]:
+        """The names of the devices."""
+        return tuple(device.name for device in self.devices)
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """The place of each name among the names."""
+        return {name: i for i, name in enumerate(self.names)}
 
     @cached_property
     def _by_ends(self) -> dict[tuple[str, str], Link]:
@@ -316,7 +322,7 @@ class Cluster(Pictured):
 
     def __repr__(self) -> str:
         more = " ..." if len(self) > 8 else ""
-        return f"<Cluster of {len(self)}: {', '.join([*self._by_name][:8])}{more}>"
+        return f"<Cluster of {len(self)}: {', '.join(self.names[:8])}{more}>"
 
     def __iter__(self) -> Iterator[Device]:
         return iter(self.devices)
@@ -325,15 +331,15 @@ class Cluster(Pictured):
         return len(self.devices)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+        return name in self.number
 
     def __getitem__(self, name: str) -> Device:
-        known = isinstance(name, str) and name in self._by_name
-        found = self._by_name.get(name if known else device_name(name))
-        if found is None:
-            here = ", ".join(self._by_name)
+        known = isinstance(name, str) and name in self.number
+        at = self.number.get(name if known else device_name(name))
+        if at is None:
+            here = ", ".join(self.names)
             raise DeviceError(f"there is no device {name!r} here. Here: {here}.")
-        return found
+        return self.devices[at]
 
     def of_kind(self, kind: str) -> tuple[Device, ...]:
         """The devices of one kind, "gpu" or "cpu"."""

@@ -187,6 +187,11 @@ class Graph:
         return {call.name: call for call in self.calls}
 
     @cached_property
+    def number(self) -> Mapping[str, int]:
+        """The place of each call in the running order, by name."""
+        return {call.name: i for i, call in enumerate(self.calls)}
+
+    @cached_property
     def part(self) -> Mapping[str, Part]:
         """Parts by name."""
         return {part.name: part for part in self.parts}
@@ -234,7 +239,6 @@ def _faults(graph: Graph) -> Iterator[str]:
     for what, table in zip(known, (graph.calls, graph.parts, graph.weights)):
         own = map(attrgetter("name"), table)
         yield from (f"{what} {name!r} is repeated" for name in repeated(own))
-    position = {call.name: i for i, call in enumerate(graph.calls)}
     uses = [("output", "call", graph.outputs)]
     sizes = [weights.bytes for weights in graph.weights]
     for c in graph.calls:
@@ -253,7 +257,7 @@ def _faults(graph: Graph) -> Iterator[str]:
         source = graph.call.get(tensor.source)
         if source and tensor.index >= (len(source.output_shapes) or 64):
             yield f"{who}: there is no output {tensor.index}"
-        if position.get(tensor.target, inf) <= position.get(tensor.source, -1):
+        if graph.number.get(tensor.target, inf) <= graph.number.get(tensor.source, -1):
             yield f"{who}: its calls are not in topological order"
     for who, what, names in uses:
         for name in names:

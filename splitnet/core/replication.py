@@ -209,18 +209,17 @@ def in_pieces(graph: Graph, kept: Collection[str]) -> tuple[Graph, list[str]]:
     They are one, named for the model, unless data leave it for a kept part and return.
     """
     still = {*kept, *(part.name for part in graph.parts if part.kind == "input")}
-    order = {call.name: i for i, call in enumerate(graph.calls)}
     stays = {call.name: call.part in still for call in graph.calls}
-    level = dict.fromkeys(order, 0)  # times that data have left a kept part before
-    for t in sorted(graph.tensors, key=lambda tensor: order[tensor.target]):
+    level = dict.fromkeys(graph.call, 0)  # times that data have left a kept part before
+    for t in sorted(graph.tensors, key=lambda tensor: graph.number[tensor.target]):
         leaves = stays[t.source] and not stays[t.target]
         level[t.target] = max(level[t.target], level[t.source] + leaves)
     name = graph.name
     while name in still:
         name += "_towers"
-    levels = sorted({level[call] for call in order if not stays[call]})
+    levels = sorted({level[call] for call in level if not stays[call]})
     names = {n: f"{name}_{n}" for n in levels[:-1]} | dict.fromkeys(levels[-1:], name)
-    part = {call: names[level[call]] for call in order if not stays[call]}
+    part = {call: names[level[call]] for call in level if not stays[call]}
     calls = (replace(c, part=part.get(c.name, c.part)) for c in graph.calls)
     parts = [replace(p, near=(), apart=()) for p in graph.parts if p.name in still]
     parts += [Part(one, "towers") for one in names.values()]

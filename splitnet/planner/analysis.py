@@ -97,7 +97,7 @@ def _advice(plan: Plan, evaluator: Evaluator) -> Iterator[str]:
 def other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
     """Other devices in use first, then the unused ones that differ."""
     used = list(dict.fromkeys(plan.device_of.values()))
-    unused = [d.name for d in plan.cluster if d.name not in used]
+    unused = [name for name in plan.cluster.names if name not in used]
     return [name for name in [*used, *evaluator.unlike(unused)] if name != device]
 
 
@@ -205,8 +205,8 @@ def alternative(
     peak = {name: memory.total for name, memory in plan.memory.items()}
     peak[plan.device_of[part]] -= need
     peak[device] += need
-    number = {one.name: i for i, one in enumerate(plan.cluster)}
-    value, sent = costs(np.array([number[where[p.name]] for p in plan.graph.parts]))
+    number = plan.cluster.number
+    value, sent = costs(np.array([number[where[name]] for name in plan.graph.part]))
     if plan.objective == "throughput":
         value = evaluator.load_of(where)
     elif plan.objective == "memory":
@@ -215,15 +215,15 @@ def alternative(
     return Alternative(device, value, fits, sent, peak[device], True)
 
 
-def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
-    """What each of the heaviest parts would cost elsewhere, each moved alone.
+def heaviest_moves(plan: Plan) -> dict[str, list[Alternative]]:
+    """What each of the 50 heaviest parts would cost elsewhere, each moved alone.
 
     In large graphs memory is estimated, or, with nothing compiled, fewer are tried.
     """
     evaluator, device_of = evaluator_of(plan), plan.device_of
     parts = [part.name for part in plan.graph.parts if part.kind != "input"]
     parts.sort(key=lambda part: -evaluator.load(part, device_of[part]))
-    targets = {p: other_devices(plan, evaluator, device_of[p]) for p in parts[:most]}
+    targets = {p: other_devices(plan, evaluator, device_of[p]) for p in parts[:50]}
     size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
     tries, many = _MOST_DETAILED // size, sum(map(len, targets.values()))
     few = many <= tries or plan.execution != Execution()

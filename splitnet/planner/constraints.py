@@ -54,7 +54,7 @@ class Request:
         usable = [d.name for d in cluster if d.kind == "cpu" or not self.bound]
         if self.bound and not usable:
             call = f"a call without a GPU kernel ({self.bound.name}, {self.bound.kind})"
-            lacks = f"there is no CPU among {', '.join(d.name for d in cluster)}"
+            lacks = f"there is no CPU among {', '.join(cluster.names)}"
             fault = f"part {part.name!r} has {call}, and {lacks}"
             raise DeviceError(f"{fault}. Add 'cpu' to the cluster.")
 
@@ -128,7 +128,7 @@ def resolve(
     allowed = {n: one.allowed(whole_lists=whole_lists) for n, one in requests.items()}
     lacking = {name: one.first for name, one in requests.items() if not one.here}
     if lacking and missing == "error":
-        available = ", ".join(device.name for device in cluster)
+        available = ", ".join(cluster.names)
         fault = f"not every requested device is available (available: {available})."
         faults = (f"part {n!r} requests {', '.join(graph.part[n].on)}" for n in lacking)
         raise DeviceError(f"{fault} Change on=, or use missing='fallback'.", faults)

@@ -121,8 +121,8 @@ class Evaluator:
     @cached_property
     def problem(self) -> Problem:
         """Of parts that may be anywhere."""
-        anywhere = tuple(device.name for device in self.cluster)
-        return self.problem_of([Group((p.name,), anywhere) for p in self.graph.parts])
+        anywhere = self.cluster.names
+        return self.problem_of([Group((name,), anywhere) for name in self.graph.part])
 
     def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
         """Simulate a placement of every part."""
@@ -142,12 +142,8 @@ class Evaluator:
 
     def load_of(self, device_of: Mapping[str, str]) -> float:
         """Load of the busiest device: what the objective "throughput" counts."""
-        assignment = [self._number[device_of[p.name]] for p in self.graph.parts]
+        assignment = [self.cluster.number[device_of[p]] for p in self.graph.part]
         return max(loads(self.problem.graph, assignment))
-
-    @cached_property
-    def _number(self) -> dict[str, int]:
-        return {device.name: i for i, device in enumerate(self.cluster)}
 
     @cached_property
     def _units(self) -> dict[str, list[int]]:
@@ -155,7 +151,7 @@ class Evaluator:
 
     def load(self, part: str, device: str) -> float:
         """Seconds that a part computes on a device."""
-        seconds = self.step.unit_seconds[self._number[device]]
+        seconds = self.step.unit_seconds[self.cluster.number[device]]
         return sum(seconds[unit] for unit in self._units.get(part, ()))
 
     def busiest(self, device_of: Mapping[str, str]) -> float:
@@ -193,7 +189,7 @@ class Evaluator:
     @cached_property
     def sort_of(self) -> dict[str, int]:
         """A number for each device; those that share one could change names."""
-        return dict(zip(self._number, problems.equivalent_devices(self.problem)))
+        return dict(zip(self.cluster.names, problems.equivalent_devices(self.problem)))
 
     def plan(
         self,

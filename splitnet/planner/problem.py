@@ -114,10 +114,9 @@ def problem_of(
     constrain backward calls, nor calls that read and may run on one device only: data
     comes back to them in any case.
     """
-    device = {one.name: i for i, one in enumerate(cluster)}
-    home = device[cluster.home.name]
-    ends = [home] * len(device)  # of the link that a device pays for
-    ends[home] = next((d for d in device.values() if d != home), home)
+    home, count = cluster.number[cluster.home.name], len(cluster)
+    ends = [home] * count  # of the link that a device pays for
+    ends[home] = next((d for d in range(count) if d != home), home)
     links = step.latency, step.seconds_per_byte
     keys = [
         (id(times), one.kind == "cpu", *(table[d][end] for table in links))
@@ -127,7 +126,7 @@ def problem_of(
 
     def paid(edge: Item) -> list[float]:
         """What a device of each kind pays if an edge and its gradient cross."""
-        passes = (1 + bool(edge.gradients_from)) * (len(device) > 1)
+        passes = (1 + bool(edge.gradients_from)) * (count > 1)
         each = [fixed + edge.bytes * per_byte for *_, fixed, per_byte in kinds]
         each = each if edge.seconds is None else [edge.seconds] * len(kinds)
         return [passes * one * (not cpu) for one, (_, cpu, *_) in zip(each, kinds)]
@@ -157,7 +156,7 @@ def problem_of(
     units = LoadGraph(
         np.ascontiguousarray(times, np.float64),
         np.array(held, np.float64),
-        np.ones((step.count, len(device)), np.bool_),
+        np.ones((step.count, count), np.bool_),
         np.array([one.memory_bytes for one in cluster], np.float64),
         np.array([kinds.index(key) for key in keys], np.int64),
         *load_graph.rows_of([edge.source, *edge.readers] for edge in sends),
@@ -169,9 +168,9 @@ def problem_of(
         *none,
     )
     start, apart = load_graph.rows_of(group.apart for group in groups)
-    allowed = [[name in one.allowed for name in device] for one in groups]
+    allowed = [[name in one.allowed for name in cluster.names] for one in groups]
     graph = load_graph.contracted(units, numbers, len(groups))._replace(
-        allowed=np.array(allowed, np.bool_).reshape(len(groups), len(device)),
+        allowed=np.array(allowed, np.bool_).reshape(len(groups), count),
         apart_start=start,
         apart=apart,
     )

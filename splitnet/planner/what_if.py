@@ -117,7 +117,7 @@ def sensitivity(
     names = "objective", "contiguity", "optimizer", "training"
     kept = {name: getattr(plan, name) for name in names}
     how = PlanOptions(seed=seed, effort=_EFFORT_PER_DRAW, **kept)
-    links = product((device.name for device in plan.cluster), repeat=2)
+    links = product(plan.cluster.names, repeat=2)
     off: list[object] = [*plan.graph.call, *links]
     moved_in, changed, regret = Counter[str](), 0, 0.0
     for _ in range(draws):
@@ -174,7 +174,7 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
     """
     evaluator = replace(evaluator_of(plan), cluster=cluster)
     wanted = with_pins(plan.graph, plan)
-    load = dict.fromkeys((device.name for device in cluster), 0.0)
+    load = dict.fromkeys(cluster.names, 0.0)
     device_of: dict[str, str] = {}
     groups = replace(evaluator, graph=wanted).resolve()
     for group in sorted(groups, key=lambda group: len(group.allowed)):

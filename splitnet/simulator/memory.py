@@ -109,8 +109,8 @@ def outcome_of(
     cluster: Cluster, step: StepGraph, device_of: Mapping[str, str]
 ) -> Outcome:
     """Simulate a step graph with parts on the devices of `device_of`."""
-    names = [device.name for device in cluster]
-    device = [names.index(device_of[part]) for part in step.parts]
+    names, number = cluster.names, cluster.number
+    device = [number[device_of[part]] for part in step.parts]
     run = run_step(step, device)
     held = dict(zip(names, memory_of(step, device, run)))
     ran = (task for task, ran in enumerate(run.ran) if ran)
@@ -138,7 +138,9 @@ def outcome_of(
     return Outcome(timeline, {name: one.peak for name, one in held.items()})
 
 
-def _copy(step: StepGraph, names: list[str], device: list[int], moved: Moved) -> Copy:
+def _copy(
+    step: StepGraph, names: Sequence[str], device: list[int], moved: Moved
+) -> Copy:
     """A copy; it leaves one unit, and the first unit that it serves reads it."""
     item, back = step.items[moved.item], moved.is_gradient
     away = moved.source if back else moved.target

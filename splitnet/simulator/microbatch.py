@@ -67,7 +67,7 @@ def execution_of(
     if recompute == "auto":
         again = tuple(lacking_bytes(plan.cluster, plan.memory)) if plan.training else ()
     elif recompute is not None:
-        again = tuple(device.name for device in plan.cluster if recompute)
+        again = plan.cluster.names if recompute else ()
     made = Execution(count, schedule, again)
     if not plan.training and (count > 1 or again):
         why = "microbatches= and recompute= are for training; the plan is of inference"

@@ -117,8 +117,7 @@ def edges_and_memory(
     Which calls have a backward pass, and which units run forward again there.
     """
     unit = unit_of_call(units)
-    index = {call.name: i for i, call in enumerate(graph.calls)}
-    keys, outputs = _outputs(graph, index, unit, has_backward)
+    keys, outputs = _outputs(graph, unit, has_backward)
     # For each view, the tensor whose memory it shares inside its unit.
     read = {t.target: key[:2] for t, key in zip(graph.tensors[::-1], keys[::-1])}
     buffer: dict[_Key, _Key] = {}
@@ -127,7 +126,7 @@ def edges_and_memory(
             key = read[call.name]
             buffer[i, 0] = buffer.get(key, key) if unit[key[0]] == unit[i] else key
     # A view that leaves its unit, as nothing else in that memory does, stands for it.
-    readers = (unit[index[tensor.target]] for tensor in graph.tensors)
+    readers = (unit[graph.number[tensor.target]] for tensor in graph.tensors)
     away = {key for key, reader in zip(keys, readers) if unit[key[0]] != reader}
     known, stands = away | buffer.keys(), dict[_Key, _Key]()
     for view, held in buffer.items():
@@ -139,7 +138,7 @@ def edges_and_memory(
     made = [0] * len(graph.calls)  # bytes of input gradients of a call
     returned: set[tuple[int, _Key]] = set()
     for tensor, key in zip(graph.tensors, keys):
-        source, target = key[0], index[tensor.target]
+        source, target = key[0], graph.number[tensor.target]
         call, one = graph.calls[target], outputs[buffer.get(key, key)]
         both = has_backward[source] and has_backward[target]
         returns = tensor.differentiable and both
@@ -186,10 +185,7 @@ def edges_and_memory(
 
 
 def _outputs(
-    graph: Graph,
-    index: Mapping[str, int],
-    unit: Sequence[int],
-    has_backward: Sequence[bool],
+    graph: Graph, unit: Sequence[int], has_backward: Sequence[bool]
 ) -> tuple[list[_Key], dict[_Key, _Output]]:
     """Which output each tensor is, and every output.
 
@@ -204,7 +200,7 @@ def _outputs(
     keys: list[_Key] = []
     outputs, cut = dict[_Key, _Output](), dict[_Key, _Output]()
     for tensor in graph.tensors:
-        i, call = index[tensor.source], graph.call[tensor.source]
+        i, call = graph.number[tensor.source], graph.call[tensor.source]
         key: _Key = i, tensor.index
         size, reader = tensor.bytes, graph.call[tensor.target].part
         if reader in towers and call.part not in towers:

@@ -93,10 +93,9 @@ def group_parts(graph: Graph) -> Units:
     some, because nothing emits it. O((calls + tensors) log calls).
     """
     labels: list[Hashable] = [(call.part, call.backward) for call in graph.calls]
-    index = {call.name: i for i, call in enumerate(graph.calls)}
-    reads: list[list[tuple[int, int]]] = [[] for _ in labels]
+    number, reads = graph.number, [list[tuple[int, int]]() for _ in labels]
     for tensor in graph.tensors:
-        reads[index[tensor.target]].append((index[tensor.source], tensor.index))
+        reads[number[tensor.target]].append((number[tensor.source], tensor.index))
     pairs = [(source, n) for n, own in enumerate(reads) for source, _ in own]
     cyclic: set[Hashable] = {None}
     while cyclic:

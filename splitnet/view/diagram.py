@@ -130,7 +130,7 @@ def diagram_of(
         part: [f"{one.aspect} on {one.actual or 'no device'}" for one in its]
         for part, its in grouped(findings, lambda finding: finding.part).items()
     }
-    lane_of = {device.name: device.name for device in plan.cluster}
+    lane_of = {name: name for name in plan.cluster.names}
     if other is None and not strayed:
         for devices in facts.equivalent_devices(plan.timeline):
             lane_of |= dict.fromkeys(devices, devices[0])

@@ -33,7 +33,7 @@ _COLUMNS = 6  # at most
 def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None) -> str:
     """The placement diagram; marks what moved since `other` and ran elsewhere."""
     shown = diagram_of(plan, other=other, audit=audit)
-    colors = style.colors_of(device.name for device in plan.cluster)
+    colors = style.colors_of(plan.cluster.names)
     title = {lane: f"title-{number}" for number, lane in enumerate(shown.lanes)}
     rows = {
         title[lane]: [*_lane_rows(plan, devices, colors[lane])]
@@ -226,7 +226,7 @@ def _header_rows(
         parts, step, *_ = str(other.compare(plan)).splitlines()
         yield Line(f"{parts.rstrip('.')}, {' '.join(step.split())}", 11, bold=True)
     used = {device for devices in shown.lanes.values() for device in devices}
-    if unused := [d.name for d in plan.cluster if d.name not in used]:
+    if unused := [name for name in plan.cluster.names if name not in used]:
         yield Line(f"not used: {shortened(', '.join(unused), 90)}", 9, QUIET)
     if (drawn := len(shown.drawn)) < (links := len(shown.links)):
         yield Line(f"the {drawn} largest of {links} lines are drawn", 9, QUIET)

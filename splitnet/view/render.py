@@ -114,7 +114,7 @@ def notebook_output(thing: Plan | Audit | Cluster | Timeline | Net) -> dict[str,
 
 
 def _dot_of_devices(cluster: Cluster) -> str:
-    colors = style.colors_of(device.name for device in cluster)
+    colors = style.colors_of(cluster.names)
     dot = style.page(graphviz.Digraph(), fixed=False, pack="12")
     for host in dict.fromkeys(device.host for device in cluster):
         name = style.html_label([Line(host or "this machine", 11)])

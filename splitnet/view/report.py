@@ -83,14 +83,14 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
             ("transferred per step", format_bytes(plan.transfer_bytes)),
             ("memory peak", format_bytes(max(m.total for m in plan.memory.values()))),
         ],
-        idle=", ".join(d.name for d in plan.cluster if d.name not in used),
+        idle=", ".join(name for name in plan.cluster.names if name not in used),
         strategies=_strategies(plan),
         path=path_text(plan.timeline.critical_path) if plan.transfers else "",
         errors=_errors(plan.timeline, measured) if measured is not None else [],
         matrix=_matrix(plan),
         measured=measured is not None,
         algorithm=facts.algorithm_text(plan),
-        colors=colors_of(device.name for device in plan.cluster),
+        colors=colors_of(plan.cluster.names),
         grids=plan_grids(plan, PAGE),
         audit=audit,
         audited=audit_grids(audit) if audit is not None else {},
@@ -126,7 +126,7 @@ def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]
 def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
     """Bytes between devices, and their shares of the largest, for more than four."""
     sums = facts.transfer_sums(plan, "source_device", "target_device")
-    used = [d.name for d in plan.cluster if any(d.name in ends for ends in sums)]
+    used = [n for n in plan.cluster.names if any(n in ends for ends in sums)]
     if len(used) <= _MOST_LISTED:
         return {}
     most = max(size for _, size, _ in sums.values()) or 1
@@ -139,7 +139,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     known, graph = facts.part_facts(plan), plan.graph
     order = diagram.running_order(plan, known)
     number = {name: at for at, name in enumerate(order)}
-    colors = colors_of(device.name for device in plan.cluster)
+    colors = colors_of(plan.cluster.names)
     look = {name: diagram.look_of(known[name]) for name in order}
     place = {name: (known[name].device, known[name].kind == "input") for name in order}
     shown = {b.members for b in diagram.fold(order, place, look, most=_MOST_OPEN)}
@@ -265,9 +265,8 @@ def _step(timeline: Timeline, number: Mapping[str, int]) -> dict[str, Any]:
 
 def _memory(plan: Plan, number: Mapping[str, int]) -> list[dict[str, Any]]:
     """Per device, bytes by kind over time and the largest at the fullest moment."""
-    place = {one.name: at for at, one in enumerate(plan.cluster)}
     step = evaluator_of(plan).step_of(plan.device_of)
-    where = [place[plan.device_of[part]] for part in step.parts]
+    where = [plan.cluster.number[plan.device_of[part]] for part in step.parts]
     found = []
     for one in memory_of(step, where, run_step(step, where)):
         kinds = list(zip(one.times.tolist(), one.held.tolist()))

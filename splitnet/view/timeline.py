@@ -60,11 +60,11 @@ def path_text(path: Sequence[Span]) -> str:
     return ", ".join(words)
 
 
-def tick_seconds(seconds: float, most: int = 9) -> list[float]:
-    """Choose round times from 0 to `seconds`, at most `most` and the zero."""
+def tick_seconds(seconds: float) -> list[float]:
+    """Choose round times from 0 to `seconds`, at most nine and the zero."""
     if seconds <= 0:
         return [0.0]
-    rough = seconds / most * (1 - 1e-9)
+    rough = seconds / 9 * (1 - 1e-9)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
     ticks = range(int(seconds / step * (1 + 1e-9)) + 1)
@@ -299,8 +299,7 @@ def _said(events: Sequence[Task | Copy | None]) -> str:
 def stacked(copies: Iterable[Copy]) -> list[list[Copy]]:
     """The copies of one link in rows without overlap.
 
-    They share its bandwidth in turn but not its latency: one may begin before the one
-    before it has arrived.
+    They share its bandwidth in turn, not its latency: one begins before another ends.
     """
     rows: list[list[Copy]] = []
     for copy in sorted(copies, key=lambda copy: (copy.start, copy.stop)):

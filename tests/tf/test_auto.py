@@ -62,7 +62,7 @@ def test_every_strategy_trains_as_the_plain_model(make, fixed, cluster):
 
     assert plan.execution.microbatches == fixed["microbatches"]
     if make is net:
-        assert set(plan.device_of.values()) == {d.name for d in cluster}
+        assert set(plan.device_of.values()) == {*cluster.names}
         assert not sn.audit(placed, elsewhere(plan), (BOTH, Y)).ok
 
 
@@ -85,7 +85,7 @@ def four(cluster):
 
 
 def elsewhere(plan):
-    names = [device.name for device in plan.cluster]
+    names = plan.cluster.names
     turned = dict(zip(names, [*names[1:], names[0]]))
     moved = (replace(p, device=turned[p.device]) for p in plan.placements)
     return replace(plan, placements=tuple(moved))

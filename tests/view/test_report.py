@@ -201,7 +201,7 @@ def test_report_has_a_matrix_of_many_devices():
     moved = Counter()
     for one in plan.transfers:
         moved[one.source_device, one.target_device] += one.bytes
-    names, most = [device.name for device in plan.cluster], max(moved.values())
+    names, most = plan.cluster.names, max(moved.values())
     assert cells == [
         [(str(round(70 * n / most)), format_bytes(n) if n else "") for n in row]
         for row in ([moved[source, target] for target in names] for source in names)

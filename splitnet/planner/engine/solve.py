@@ -188,7 +188,7 @@ def warm_up(*objectives: str) -> None:
         parts=tuple(Part(name) for name in names),
     )
     cluster = Cluster.of("2*gpu", "cpu")
-    groups = [Group((name,), tuple(one.name for one in cluster)) for name in names]
+    groups = [Group((name,), cluster.names) for name in names]
     step = step_graph(graph, cluster, units="calls")
     sample = problem_of(step, cluster, groups, range(len(names)))
     for objective in wanted:

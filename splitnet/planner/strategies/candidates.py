@@ -344,9 +344,9 @@ class Trial:
     def _fitted(self, placed: Placed, execution: Execution) -> Candidate:
         """The placement run so, recomputing on devices that are full, until it fits."""
         (evaluator, device_of), options = placed, self.options
-        names = [device.name for device in evaluator.cluster]
+        names = evaluator.cluster.names
         if options.recompute:
-            execution = replace(execution, recompute=tuple(names))
+            execution = replace(execution, recompute=names)
         while True:
             same = execution == evaluator.execution  # its step is kept
             judge = evaluator if same else replace(evaluator, execution=execution)

@@ -69,7 +69,7 @@ def obstacles_of(graph: Graph) -> dict[str, str]:
 def workers_of(cluster: Cluster) -> list[str]:
     """The devices of towers and stages: GPUs, or else all but the first."""
     gpus = [d.name for d in cluster if d.kind == "gpu"]
-    others = [d.name for d in cluster if d.name != cluster.home.name]
+    others = [name for name in cluster.names if name != cluster.home.name]
     return gpus if len(gpus) > 1 else others
 
 

@@ -157,7 +157,7 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
     if too_few or len({*pins}) < len(pins):
         wants = "data_parallel needs two or more devices, all here, each once; has"
         given = f"{len(found)} ({', '.join(found) or 'none'}) by devices={asked!r}"
-        names = ", ".join(device.name for device in cluster)
+        names = ", ".join(cluster.names)
         here = f"there are {len(gpus)} GPUs here, and the cluster has {names}"
         advice = "Name devices=[...], or train the model itself"
         raise DeviceError(f"{wants} {given}; {here}. {advice}.")

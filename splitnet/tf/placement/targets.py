@@ -74,9 +74,8 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> A
             f"a built Keras model. Received: {source!r} ({type(source).__name__}). "
             "Declare devices with on=, or give pins as a mapping."
         )
-    known = {device.name for device in cluster}
     devices = [*_devices_here(), *cluster]  # gpu:0 may be the stand-in of that name
-    device_at = {canonical(d.target): d.name for d in devices if d.name in known}
+    device_at = {canonical(d.target): d.name for d in devices if d.name in cluster}
     held: dict[str, Counter[str]] = defaultdict(Counter)
     for site in blueprint_of(source, nested).sites:
         for variable in variables_of(site.node.operation):

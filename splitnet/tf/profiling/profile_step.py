@@ -124,7 +124,7 @@ def _timeline_of(
         for (start, stop, task), (after, *_) in pairwise([*mine, (inf,)]):
             if (end := min(stop, after)) > start:
                 found.append(replace(task, start=start - begun, stop=end - begun))
-    return Timeline(tuple(found), (), tuple(d.name for d in plan.cluster), {})
+    return Timeline(tuple(found), (), plan.cluster.names, {})
 
 
 def _tasks(name: str, count: int, names: Names, calls: _Calls) -> list[Task]:

@@ -56,7 +56,7 @@ def with_room(problem, room, **changes):
 
 def random_groups(draw, count, cluster, *, some_apart):
     """A group for each call; some are kept off the CPU, two may be apart."""
-    names = tuple(device.name for device in cluster)
+    names = cluster.names
     a, b = draw.sample(range(count), 2)
     apart = {a: (b,), b: (a,)} if some_apart else {}
     return [

@@ -162,7 +162,7 @@ def test_local_cluster_describes_gpus(machine, monkeypatch):
     """With memory that was free before TensorFlow took it; details tell the rest."""
     cluster = runtime.local_cluster()
 
-    assert [d.name for d in cluster] == ["gpu:0", "gpu:1", "cpu:0"]
+    assert cluster.names == ("gpu:0", "gpu:1", "cpu:0")
     assert cluster["gpu:1"].target == "/device:GPU:1"
     assert cluster["gpu:0"].memory_bytes == 60 * GIB
     assert cluster["gpu:0"].flops_per_second == 78e12
@@ -185,7 +185,7 @@ def test_local_cluster_without_a_driver_uses_the_presets(machine, monkeypatch):
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 16 * GIB
     config.force_cpu()
     assert machine.visible == []
-    assert [d.name for d in runtime.local_cluster()] == ["cpu:0"]
+    assert runtime.local_cluster().names == ("cpu:0",)
     machine.visible = list(machine.gpus)
     cluster = runtime.local_cluster(stand_in_gpus=2)
     assert machine.visible == []
