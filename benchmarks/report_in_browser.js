@@ -56,6 +56,8 @@ window.addEventListener("load", () => {
   const rects = boxes().map((one) => one.querySelector(".body").getBoundingClientRect());
   found.no_boxes_meet = !rects.some((a, n) => rects.some((b, m) => m > n && meet(a, b)));
   found.no_label_on_a_box = !labels.some((a) => rects.some((b) => meet(a, b)));
+  found.names_in_their_boxes = boxes().every((one) => one.querySelector(".name").getBBox().width <= one.querySelector(".body").getBBox().width);
+  found.figures_as_in_tables = `${bytes(1152)}, ${bytes(1023488)}, ${time(5.5e-9)}, ${percent(0.125)}` === "1.12 KiB, 1000 KiB, 5.50 ns, 12 %";
   document.querySelector("[data-do=close]").click();
   found.fits_width = document.documentElement.scrollWidth <= window.innerWidth;
   document.body.setAttribute("data-found", JSON.stringify(found));

@@ -243,7 +243,7 @@ def _warn_of_missing_letters(text: str, kind: str) -> None:
     if text.isascii() or sys.platform != "linux":
         return
     foreign: dict[str, str] = {}  # a letter of each script that the bundled font lacks
-    for letter in filter(str.isalpha, text):
+    for letter in (c for c in text if c.isalpha() or c > "\uffff"):  # emoji, too
         script = unicodedata.name(letter, "LETTER").split()[0]
         if letter > "\u02ff" and script not in _FONT_SCRIPTS:
             foreign.setdefault(script, letter)

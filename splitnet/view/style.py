@@ -117,7 +117,7 @@ def size_of(lines: Sequence[Line]) -> tuple[float, float]:
 def text_width(text: str, size: float) -> float:
     """The width of a text in the bundled font, in points; wide for other scripts."""
     shares = (
-        _WIDTHS[ord(c) - 32] if " " <= c <= "~" else 90 * max(cell_len(c), 0)
+        _WIDTHS[ord(c) - 32] if " " <= c <= "~" else min(90 * cell_len(c), 125)
         for c in clean(text)
     )
     return size * sum(shares) / 100

@@ -9,7 +9,8 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -30,6 +31,7 @@ from splitnet.view.style import clean, counted, shape_text, shortened
 NARROW, WIDE, PAGE = 0, 1, 2
 _KINDS = ("weights", "grads", "slots", "activ.", "receive", "workspace")
 _LEAST_WIDTH, _WIDE_FROM = 56, 110  # columns
+_FOLDED = 8  # columns of a text that may be folded, at least
 _MOST_TRANSFERS = 5
 _MOST_LINKS = 12
 
@@ -88,26 +90,37 @@ def terminal_width(otherwise: int = 80) -> int:
 
 
 def grid_text(grid: Grid, width: int) -> str:
-    """Set a grid as text; the first column is shortened, to a third or what is left."""
+    """Set a grid as text; the first column is shortened, to a third or what is left.
+
+    Columns that have no room stand below, beside the first one again.
+    """
+    if not grid.rows:
+        return "\n".join(grid.notes)
     texts = [dict(zip(grid.heads, grid.heads)), *grid.rows, grid.total]
-    wide = [max(cell_len(clean(x.get(h, ""))) for x in texts) for h in grid.heads[1:]]
-    most = max(max(width, _LEAST_WIDTH) // 3, width - sum(wide) - 2 * len(wide))
+    wide = [max(cell_len(clean(x.get(h, ""))) for x in texts) for h in grid.heads]
+    most = max(width, _LEAST_WIDTH) // 3
+    most = max(most, width - sum(wide[1:]) - 2 * len(wide[1:]))
+    least = [min(n, _FOLDED) for n in wide[1 : grid.left]] + wide[grid.left :]
+    ends = accumulate((n + 2 for n in least), initial=min(wide[0], most))
+    fit = max(sum(end <= width for end in ends), 2)
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for number, head in enumerate(grid.heads):
+    for number, head in enumerate(grid.heads[:fit]):
         right = number >= grid.left
         how: Any = {"justify": "right" if right else "left", "overflow": "fold"}
         made.add_column(head, no_wrap=right or number == 0, **how)
     for row in grid.rows:
         first, *others = map(clean, row.values())
-        made.add_row(Text(shortened(first, most)), *map(Text, others))
+        made.add_row(Text(shortened(first, most)), *map(Text, others[: fit - 1]))
     if grid.total:
         made.add_section()
-        made.add_row(*(Text(grid.total.get(head, "")) for head in grid.heads))
+        made.add_row(*(Text(grid.total.get(head, "")) for head in grid.heads[:fit]))
     out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, legacy_windows=False)
-    if grid.rows:
-        console.print(made)
+    Console(file=out, width=width, color_system=None, legacy_windows=False).print(made)
     lines = [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
+    if beyond := grid.heads[fit:]:
+        rows = [{h: row[h] for h in (grid.heads[0], *beyond)} for row in grid.rows]
+        rest = replace(grid, rows=rows, left=max(grid.left + 1 - fit, 1))
+        return "\n".join([*lines, "", grid_text(rest, width)])
     return "\n".join([*lines, *grid.notes])
 
 
@@ -132,10 +145,6 @@ def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
 def _bytes(count: float) -> str:
     """An amount of memory; zero is a dash."""
     return format_bytes(count) if count else "-"
-
-
-def _seconds(seconds: float) -> str:
-    return format_seconds(seconds) if seconds else "-"
 
 
 def _devices_grid(plan: Plan, detail: int) -> Grid:
@@ -164,12 +173,12 @@ def _parts_grid(plan: Plan, detail: int) -> Grid:
     phases = PHASES if plan.training else PHASES[:1]
 
     def costs(one: facts.PartFacts) -> dict[str, str]:
+        seconds = {phase: one.seconds[phase] for phase in phases}
+        held = {"weights": one.weight_bytes, "activations": one.activation_bytes}
         if not detail:
-            time = _seconds(sum(one.seconds[phase] for phase in phases))
-            return {"memory": _bytes(one.total_bytes), "time": time}
-        spent = {phase: _seconds(one.seconds[phase]) for phase in phases}
-        held = _bytes(one.weight_bytes), _bytes(one.activation_bytes)
-        return {"weights": held[0], "activations": held[1]} | spent
+            seconds, held = {"time": sum(seconds.values())}, {"memory": one.total_bytes}
+        times = {word: format_seconds(n) if n else "-" for word, n in seconds.items()}
+        return {word: _bytes(n) for word, n in held.items()} | times
 
     rows = []
     for one in parts:

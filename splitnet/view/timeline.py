@@ -200,10 +200,12 @@ class _Chart:
         if len(names) > 1 or (pipelined and longest.phase == "update"):
             return
         name, room = names.pop(), right - x - 6
-        columns = cell_len(name)
-        most = columns if style.text_width(name, 9) <= room else int(room / 5.6)
-        if most >= min(columns, _SHORTEST_NAME):
-            text, ink = style.shortened(name, most), style.readable_on(fill)
+        whole = cell_len(name)
+        tried = whole, *range(int(room / 5.6), min(whole, _SHORTEST_NAME) - 1, -1)
+        texts = (style.shortened(name, most) for most in tried)
+        text = next((its for its in texts if style.text_width(its, 9) <= room), "")
+        if text:
+            ink = style.readable_on(fill)
             self.say((x + right) / 2, _LANE / 2, Line(text, 9, ink, centered=True))
 
     def _links(self, timeline: Timeline, path: Sequence[Span]) -> None:

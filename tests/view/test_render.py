@@ -116,9 +116,9 @@ def test_draw_warns_of_letters_that_no_font_has(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr("splitnet.view.render.sys.platform", "linux")
-    plan = plans.towers(2, 2, names="塔")
+    plan = plans.towers(2, 2, names="塔🗼")
     for thing in (plan, plan.timeline):
-        with pytest.warns(UserWarning, match="such as 塔, so the png has .*to .svg"):
+        with pytest.warns(UserWarning, match="such as 塔, 🗼, so the png .*to .svg"):
             draw(thing, tmp_path / "x.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

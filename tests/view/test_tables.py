@@ -54,6 +54,10 @@ def test_table_fits_its_width_with_any_names(width):
     assert ends in grid_text(Grid([{"transfer": ends, "kind": "gradient"}], 2), 60)
     assert grid_text(Grid([{"a": "b" * 99, "k": "gradient"}], 2), 60).count("\n") == 2
     assert "n" * 15 in grid_text(Grid([{"a": "n" * 15, "k": ends}], 2), 40)
+    cells = {f"kind {n}": "1.00 GiB" for n in range(12)}  # no column is cut or dropped
+    text = grid_text(Grid([{"device": "worker:10/gpu:10"} | cells], 1, cells), width)
+    assert text.count("1.00 GiB") == 24
+    assert "per call" in table(sn.Cluster.of("worker:10/gpu:10"), width=width)
     assert "No transfers" in table(plans.one())
 
 

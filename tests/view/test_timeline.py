@@ -81,6 +81,7 @@ def test_each_link_has_a_lane_with_its_bytes():
     [
         ([task("s", n, n + 1, microbatch=n) for n in range(4)], "#0 #1 #2 #3", "s 0"),
         ([task("编码器", 0, 98), task("tower_12", 98, 100)], "编码器", "12 2 tower_12"),
+        ([task("M" * 99, 0, 20), task("b", 20, 99)], f"{'M' * 11}…{'M' * 10} b", "M"),
     ],
 )
 def test_bars_are_named_wholly_or_not_at_all(tasks, seen, hidden):

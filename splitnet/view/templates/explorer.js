@@ -6,21 +6,34 @@ const data = JSON.parse(document.getElementById("data").textContent, (key, one) 
 const { parts, devices, links } = data;
 const place = new Map(devices.map((one, n) => [one.name, n]));
 const page = { listeners: [], lit: null };  // the views that follow the pointer
-const scaled = (count, step, units) => {
+// Figures as the tables have them: of a tie the even one.
+const figures = [0, 1, 2].map((digits) => new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: false, roundingMode: "halfEven" }));
+const scaled = (count, step, units, whole) => {
   let at = 0;
   while (count >= step * 0.9995 && at < units.length - 1) { count /= step; at += 1; }
-  return `${at ? count.toPrecision(Math.max(3, Math.ceil(Math.log10(count + 1)))) : Math.round(count)} ${units[at]}`;
+  return `${figures[at < whole || count >= 99.95 ? 0 : count < 9.995 ? 2 : 1].format(count)} ${units[at]}`;
 };
-const bytes = (count) => scaled(count, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
-const time = (seconds) => scaled(seconds * 1e9, 1000, ["ns", "us", "ms", "s"]);
-const percent = (share) => share && share < 0.0005 ? "<0.1 %" : `${(100 * share).toFixed(share && share < 0.0095 ? 1 : 0)} %`;
+const bytes = (count) => scaled(count, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], 1);
+const time = (seconds) => seconds ? scaled(seconds * 1e9, 1000, ["ns", "us", "ms", "s"], 0) : "0 s";
+const percent = (share) => share && share < 0.0005 ? "<0.1 %" : `${figures[share && share < 0.0095 ? 1 : 0].format(100 * share)} %`;
 const value = data.objective === "memory" ? bytes : time;
 const shape = (sizes) => sizes.map((size) => size ?? "?").join(" × ") || "scalar";
 /** Lanes of devices, those of a host together. */
 const hosted = (lanes) => [...d3.group(lanes, (lane) => lane.device.host).values()].flat();
 /** The colour of a device, lighter on a dark page. */
 const color = (device) => `color-mix(in srgb, ${devices[device].color} var(--tone), white)`;
-const short = (text, most) => text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
+const short = (text, most) => {
+  const all = [...text];  // letters: some have two units
+  return all.length <= most ? text : `${all.slice(0, Math.ceil(most / 2) - 1).join("")}…${all.slice(-Math.floor(most / 2)).join("")}`;
+};
+const pen = document.createElement("canvas").getContext("2d");
+/** A text of at most so many letters, and of fewer where they are wider than the room for them. */
+const fitted = (text, most, room) => {
+  pen.font = "600 11px system-ui, Helvetica, Arial, sans-serif";
+  let shown = short(text, most);
+  while (most > 3 && pen.measureText(shown).width > room) { most -= 1; shown = short(text, most); }
+  return shown;
+};
 const sum = (its) => its.reduce((a, b) => a + b, 0);
 const spent = (its) => sum(its.flatMap((one) => one.seconds));
 const after = parts.map(() => []), before = parts.map(() => []);
@@ -232,7 +245,7 @@ const light = (its) => {
       .attr("fill", (one) => parts[one.parts[0]].kind === "input" ? "var(--paper)" : tint(one)).attr("stroke", (one) => color(one.device))
       .attr("stroke-width", (one) => !one.layers && one.parts.some((part) => parts[part].is_output) ? 3.5 : 1.2)
       .classed("fell", (one) => one.parts.some((part) => parts[part].fallback));
-    boxes.select(".name").text(brief);
+    boxes.select(".name").text((one) => fitted(brief(one), 40, WIDE - 8));
     boxes.select(".cost").text((one) => {
       const to = one.parts.find((part) => moved.has(part)), kinds = one.layers && [...new Set(members(one).map((layer) => layer.kind))];
       if (to !== undefined) return `move to ${moved.get(to)}`;

@@ -67,7 +67,7 @@
     for (const one of tasks) {
       const room = x(one.stop) - x(one.start), said = !pipelined ? called(one.part) : one.phase === "update" ? "" : `#${one.microbatch}`;
       const most = Math.floor((room - 8) / 6.5);
-      if (said && most >= Math.min(said.length, 7) && x(one.start) >= LEFT) words(plot, short(said, most), (x(one.start) + x(one.stop)) / 2, y + LANE / 2 + 4, "inside").style("fill", one.ink);
+      if (said && most >= Math.min(said.length, 7) && x(one.start) >= LEFT) words(plot, fitted(said, most, room - 4), (x(one.start) + x(one.stop)) / 2, y + LANE / 2 + 4, "inside").style("fill", one.ink);
     }
     const all = d3.max(run.tasks, (one) => one.stop) || 1, busy = length(tasks) / all, copies = length(gaps.filter((one) => one.copy)) / all;
     for (const [share, fill] of [[1, "var(--soft)"], [busy + copies, "var(--wait)"], [busy, color(place.get(name))]])
@@ -157,7 +157,7 @@
     row.onpointerenter = () => light([part]); row.onpointerleave = () => light(null); row.onclick = () => page.reveal(part);
     page.listeners.push((lit, own) => row.classList.toggle("chosen", Boolean(own && own.has(part))));
   }
-  const units = { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, "%": 1 };
+  const units = { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, PiB: 2 ** 50, ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, "%": 1 };
   const size = (text) => {
     const found = text.match(/^<?(-|[\d.]+)\s*([A-Za-z%]*)/);
     return found ? (found[1] === "-" ? 0 : found[1] * (units[found[2]] || 1)) : NaN;
