@@ -43,6 +43,9 @@ window.addEventListener("load", () => {
     press("Escape");
     found.layers_close = boxes().length === count && !svg.querySelector(".frame");
   }
+  const head = document.querySelector("#parts th");
+  head.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
+  found.key_sorts = head.tabIndex === 0 && head.getAttribute("aria-sort") === "ascending";
   const began = performance.now();
   document.querySelector("[data-do=open]").click();
   found.opens_all = boxes().length === document.querySelectorAll("#part-rows tr").length;

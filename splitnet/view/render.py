@@ -38,6 +38,7 @@ from splitnet.view.timeline import dot_of_steps
 _CHILD = Path(__file__).with_stem("graphviz_child")  # .py, or .pyc
 # What precedes the picture, and names of nodes, which browsers show as tooltips.
 _NOT_DRAWN = re.compile(rb"\A[\s\S]*?(?=<svg)|<!--.*?-->\n|<title>[^<]*</title>\n")
+_DATE = re.compile(rb"/CreationDate \([^)]*\)")  # of a pdf
 _MOST_SECONDS = 90.0
 _MOST_BOXES = 40  # of a net
 _FONTS = Path(__file__).parent / "fonts"
@@ -203,6 +204,8 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
             fault = f"it took more than {_MOST_SECONDS:.0f} s"
             continue
         if done.returncode == 0 and done.stdout:
+            if kind == "pdf":  # which knows the places of its parts
+                return _DATE.sub(lambda date: b" " * len(date[0]), done.stdout)
             return _NOT_DRAWN.sub(b"", done.stdout) if kind == "svg" else done.stdout
         said = done.stderr.decode(errors="replace").strip().splitlines()
         fault = said[-1] if said else f"it ended with code {done.returncode}"

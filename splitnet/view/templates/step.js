@@ -162,10 +162,16 @@
     const found = text.match(/^<?(-|[\d.]+)\s*([A-Za-z%]*)/);
     return found ? (found[1] === "-" ? 0 : found[1] * (units[found[2]] || 1)) : NaN;
   };
-  for (const head of document.querySelectorAll(".sorted th")) head.onclick = () => {
-    const at = head.cellIndex, body = head.closest("table").tBodies[0], text = (row) => row.cells[at].textContent;
-    const down = head.dataset.down = head.dataset.down ? "" : "1";
-    const order = head.classList.contains("n") ? (a, b) => size(text(b)) - size(text(a)) : (a, b) => text(a).localeCompare(text(b), undefined, { numeric: true });
-    body.append(...[...body.rows].sort((a, b) => (down ? 1 : -1) * order(a, b)));
-  };
+  for (const head of document.querySelectorAll(".sorted th")) {
+    head.tabIndex = 0;
+    head.onkeydown = (event) => { if (event.key === "Enter") head.onclick(); };
+    head.onclick = () => {
+      const at = head.cellIndex, body = head.closest("table").tBodies[0], text = (row) => row.cells[at].textContent;
+      const down = head.dataset.down = head.dataset.down ? "" : "1", figures = head.classList.contains("n");
+      const order = figures ? (a, b) => size(text(b)) - size(text(a)) : (a, b) => text(a).localeCompare(text(b), undefined, { numeric: true });
+      body.append(...[...body.rows].sort((a, b) => (down ? 1 : -1) * order(a, b)));
+      for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", figures === Boolean(down) ? "descending" : "ascending");
+    };
+  }
 })();
