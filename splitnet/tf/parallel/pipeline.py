@@ -125,12 +125,11 @@ def _stages(placed: Placed) -> dict[_Unit, _Waits]:
             for tensor in segment.gives:
                 made_by.setdefault(id(tensor), []).append(unit)
     found: dict[_Unit, _Waits] = {}
-    pipeline = placed.pipeline
     for number, run in runs_of(units, stage_of):
         learns = learning & set(run)
-        window = pipeline.window(number)
+        window = placed.pipeline.window(number)
         if not all(units.out_degree(unit) for unit in run):  # it makes an output
-            window = pipeline.microbatches if pipeline.depth > 1 else 1
+            window = placed.pipeline.microbatches if placed.pipeline.depth > 1 else 1
         begin = [unit for unit in run if not run.in_degree(unit)]
         end = [unit for unit in run if not run.out_degree(unit)]
         learn = [unit for unit in learns if not nx.ancestors(run, unit) & learns]

@@ -224,6 +224,7 @@ def _trace(
     choices = [layer.use_cudnn for layer in recurrent]
     kinds = ("variables", "metrics_variables")
     variables = [v for kind in kinds for v in getattr(operation, kind, ())]
+    forget_traces(operation)  # of an open batch, in which nothing has a size
     try:
         for layer in recurrent:  # a kernel of cuDNN hides the loop
             layer.use_cudnn = False
@@ -239,8 +240,7 @@ def _trace(
     finally:
         for layer, choice in zip(recurrent, choices):
             layer.use_cudnn = choice
-        for layer in keras_api.sublayers(operation):
-            forget_traces(layer)  # of this graph
+        forget_traces(operation)  # of this graph
 
 
 @functools.cache

@@ -196,8 +196,8 @@ class Cloner:
             home = None if stays else self._device_of(one)
             homes |= {id(v): (v, home) for v in own}
         moved = [keras_api.move_value(v, on) for v, on in homes.values() if on]
-        for layer in [x for _, one in pairs if any(moved) for x in sublayers(one)]:
-            rebuild.forget_traces(layer)  # with variables at their old place
+        for _, one in pairs if any(moved) else ():
+            rebuild.forget_traces(one)  # with variables at their old place
 
     def _copy(self, operation: Any) -> None:
         """Make the copy of an operation, or use it as it is."""

@@ -137,10 +137,11 @@ def reached(root: Any, kinds: tuple[type, ...] = _STATEFUL) -> list[Any]:
     return [value for value in seen.values() if isinstance(value, kinds)]
 
 
-def forget_traces(layer: Any) -> None:
-    """Let the functions that a layer has or holds be traced again."""
+def forget_traces(operation: Any) -> None:
+    """Let the functions that a layer and its sublayers have or hold be traced again."""
     kinds = (tf.types.experimental.PolymorphicFunction,)
-    tf_api.forget_traces(layer, reached([*vars(layer).values()], kinds))
+    for layer in sublayers(operation):
+        tf_api.forget_traces(layer, reached([*vars(layer).values()], kinds))
 
 
 def _held_by(value: Any) -> list[Any]:

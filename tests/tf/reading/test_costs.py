@@ -86,6 +86,12 @@ class Pair(layers.Layer):
         return ops.matmul(both[0], both[1]) * scale * self.two
 
 
+class Compiled(layers.Dense):
+    """Was traced with an open batch when it was called."""
+
+    call = tf.function(layers.Dense.call)
+
+
 class Closed(layers.Dense):
     """Cannot be traced."""
 
@@ -138,7 +144,7 @@ def test_what_has_no_gradient_or_no_trace(caplog):
 
 def test_costs_are_proportional_to_the_batch():
     """An open dimension counts as 128, or as what a model is called with."""
-    node = producer(layers.Dense(8)(keras.Input((10,))))
+    node = producer(Compiled(8)(keras.Input((10,))))
     one, many = (cost_of(node, batch) for batch in (1, 32))
     steps = cost_of(producer(layers.Dense(4)(keras.Input((None, 8)))), 2)
     entry = keras.Input((None, None, 3))
