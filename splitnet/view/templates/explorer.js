@@ -268,25 +268,32 @@ const light = (its) => {
     const right = Math.max(frame.clientWidth, transform.applyX(whole[0])), left = Math.min(0, transform.x);
     const tall = (lane) => lane.tall * transform.k, down = (lane) => transform.applyY(lane.y);
     back.selectAll("rect").attr("x", left + 2).attr("y", down).attr("width", right - left - 4).attr("height", tall);
-    front.selectAll("g").attr("transform", (lane) => `translate(0,${down(lane)})`);
+    const name = (lane) => Math.max(down(lane), Math.min(0, down(lane) + tall(lane) - 40));  // in sight as long as its lane
+    front.selectAll("g").attr("transform", (lane) => `translate(0,${name(lane)})`);
     front.selectAll(".plate").attr("height", (lane) => Math.max(0, Math.min(36, tall(lane) - 6)));
     front.selectAll(".lane-name").attr("y", (lane) => Math.min(17, tall(lane) / 2 + 4)).style("display", (lane) => (tall(lane) < 11 ? "none" : null));
     front.selectAll(".lane-facts").attr("y", 31).style("display", (lane) => (tall(lane) < 36 ? "none" : null));
     front.selectAll(".lane-host").attr("y", -5).style("display", transform.k < 0.6 ? "none" : null);
   }).filter((event) => (event.type === "wheel" ? event.ctrlKey || event.metaKey : event.touches ? event.touches.length > 1 : !event.button));
   svg.call(zoom).on("dblclick.zoom", null);
+  /** As high as what is shown, within limits; lanes where they are now. */
+  const settle = () => svg.attr("height", Math.max(160, Math.min(whole[1] * d3.zoomTransform(svg.node()).k, 900))).call(zoom.translateBy, 0, 0);
   /** Show all of it, but no smaller than `least`. */
   const fit = (least) => {
     const wide = frame.clientWidth, k = Math.min(1.15, Math.max(Math.min((wide - LEFT) / whole[0], 900 / whole[1]), least));
-    svg.attr("height", Math.max(160, Math.min(whole[1] * k, 900))).attr("viewBox", null);
-    svg.call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0).scale(k));
+    svg.attr("viewBox", null).call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0).scale(k));
+    settle();
   };
-  const centre = (one) => svg.call(zoom.translateTo, one.x + one.wide / 2, one.y + one.tall / 2);
+  /** Move a box to the middle if it is out of sight. */
+  const seek = (one) => {
+    const [x, y] = d3.zoomTransform(svg.node()).apply([one.x, one.y]), out = y < 0 || y > svg.attr("height") - TALL;
+    if (out || x < LEFT || x > frame.clientWidth - WIDE) svg.call(zoom.translateTo, one.x + one.wide / 2, one.y + one.tall / 2);
+  };
   const open = (one) => {
     if (!one.inside.length) return;
-    one.open = true; draw(); choose(unfold(one.inside)[0]); svg.call(zoom.translateBy, 0, 0);
+    one.open = true; draw(); choose(unfold(one.inside)[0]); settle();
   };
-  const fold = (one) => { one.open = false; draw(); choose(one); svg.call(zoom.translateBy, 0, 0); };
+  const fold = (one) => { one.open = false; draw(); choose(one); settle(); };
   const close = (one) => { if (one.open) fold(one); else if (one.parent) fold(one.parent); };
   const all = (opened) => { for (const one of nodes) one.open = opened && one.inside.length > 0 && !one.whole && !one.layers; chosen.node = null; draw(); fit(0.7); };
 
@@ -332,7 +339,7 @@ const light = (its) => {
     const its = data.moves[part], here = devices[place.get(parts[part].device)];
     if (!its) { add("p", "What a move costs is computed for the heaviest parts only.", panel, "quiet"); return; }
     const table = add("table", "", panel), head = add("tr", "", add("thead", "", table)), body = add("tbody", "", table);
-    for (const word of ["device", data.objective === "latency" ? "step" : data.objective, "memory there", "transfers"]) add("th", word, head);
+    for (const word of ["device", { latency: "step", throughput: "busiest device", memory: "fullest device" }[data.objective], "memory there", "transfers"]) add("th", word, head);
     const stay = { device: here.name, value: data.value, fits: true, transfer_bytes: data.transferred, held_bytes: here.held };
     for (const one of [stay, ...its]) {
       const row = add("tr", "", body), choice = add("input", "", add("label", "", add("td", "", row)));
@@ -368,7 +375,7 @@ const light = (its) => {
     const own = nodes.find((other) => other.whole && other.parts[0] === part);
     if (!own) return;
     for (let one = own.parent; one; one = one.parent) one.open = true;
-    draw(); choose(own); centre(own);
+    draw(); choose(own); settle(); seek(own);
   };
   search.oninput = () => { const its = hits(), set = new Set(its); for (const listen of page.listeners) listen(its.length ? set : null, its.length ? set : null); };
   search.onkeydown = (event) => { const its = hits(); if (event.key === "Enter" && its.length) { reveal(its[(its.indexOf(chosen.node?.parts[0]) + 1) % its.length]); search.focus(); } };
@@ -379,9 +386,7 @@ const light = (its) => {
     const from = chosen.node || shown[0];
     const way = (one) => [(one.x - from.x) * dx + (one.y - from.y) * dy, Math.abs((one.x - from.x) * dy) + Math.abs((one.y - from.y) * dx)];
     const near = d3.least(shown.filter((one) => way(one)[0] > 1), (one) => way(one)[0] + 3 * way(one)[1]) || from;
-    choose(near); light(near.parts);
-    const [x, y] = d3.zoomTransform(svg.node()).apply([near.x, near.y]);
-    if (x < LEFT || y < 0 || x > frame.clientWidth - WIDE || y > svg.attr("height") - TALL) centre(near);
+    choose(near); light(near.parts); seek(near);
   };
   const times = (factor) => svg.call(zoom.scaleBy, factor);
   const keys = {
