@@ -141,9 +141,8 @@ class Timeline(Pictured):
     @cached_property
     def utilization(self) -> Mapping[str, float]:
         """The share of the step in which each device computes, 0 to 1."""
-        if not self.seconds:
-            return dict.fromkeys(self.devices, 1.0)
-        return {d: busy / self.seconds for d, busy in self.compute_seconds.items()}
+        whole = self.seconds or 1.0
+        return {d: busy / whole for d, busy in self.compute_seconds.items()}
 
     @cached_property
     def peak_bytes(self) -> Mapping[str, int]:

@@ -102,8 +102,8 @@ def other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
 
 
 _REASONS = {
-    "pin": "it is pinned there: on={requested!r}",
-    "preference": "it requested {requested}, and this is the one that is available",
+    "pin": "it is pinned there: on={on!r}",
+    "preference": "it requested {one.requested}, and this is the one that is available",
     "near": "near= binds it to a part that must be there",
     "cost": "{best} that way",
     "memory": "a faster device for it has not enough memory left",
@@ -112,7 +112,7 @@ _REASONS = {
     "no kernel": "it has a call without a GPU kernel",
     "only choice": "it is the only device it may use",
     "tie": "another device would do as well",
-    "fallback": "it requested {requested}, which is not available",
+    "fallback": "it requested {one.requested}, which is not available",
     "given": "it was placed there by hand",
 }
 
@@ -177,11 +177,10 @@ def explain(plan: Plan, name: str) -> Explanation:
 
 def reason_text(plan: Plan, one: Placement) -> str:
     """Say in words why a part is on its device."""
-    for fallback in plan.fallbacks:
-        if fallback.part == one.part:
-            return fallback.reason
-    why = _REASONS.get(one.reason, "")  # a file may give a reason of its own
-    return why.format(requested=one.requested, best=_BEST[plan.objective]) or one.reason
+    fell = {fallback.part: fallback.reason for fallback in plan.fallbacks}
+    why, on = _REASONS.get(one.reason, ""), one.requested.split(", ")
+    said = why.format(one=one, on=on if on[1:] else on[0], best=_BEST[plan.objective])
+    return fell.get(one.part) or said or one.reason  # a file may give one of its own
 
 
 def alternative(

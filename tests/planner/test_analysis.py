@@ -99,6 +99,8 @@ def test_explain_quotes_fallbacks_ties_and_memory_and_takes_a_layers_name():
     cut = plan_graph(chain(8, out=16 * MIB), box)
 
     assert plan.explain("tell").reason == "gpu:5 is not available; another gpu is used"
+    listed = plan_graph(two_towers(), BOX, pins={"tell": ["gpu:1", "gpu:0"]})
+    assert listed.explain("tell").reason.endswith("there: on=['gpu:1', 'gpu:0']")
     assert named.explain("dense_c1").placement == named["c1"] == named["dense_c1"]
     assert plan_graph(chain(1), BOX).explain("c0").reason.endswith("would do as well")
     full = [cut.explain(p.part) for p in cut.placements if p.reason == "memory"]

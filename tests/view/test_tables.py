@@ -80,7 +80,8 @@ def test_table_marks_a_device_that_holds_too_much():
 
 def test_text_of_nothing_in_no_width_or_with_markup():
     """No division by zero, no traceback; brackets in names are no styles."""
-    assert chart(Timeline((), (), ("gpu:0",), {})) == "Nothing runs."
+    nothing = Timeline((), (), ("gpu:0",), {})
+    assert (chart(nothing), nothing.utilization["gpu:0"]) == ("Nothing runs.", 0.0)
     alone = Timeline((Task("a", "gpu:0", "forward", 0.0, 1.0),), (), ("gpu:0",), {})
     assert chart(alone).endswith("\nF forward  ~ transfer  . idle")
     with pytest.raises(sn.SplitnetError, match="width= must be int >= 1 and <= 10000"):
