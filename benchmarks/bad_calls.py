@@ -277,16 +277,11 @@ CLUSTER += 'between = ["gpu:0", "*"]\n[hosts]\n"worker:0" = "127.0.0.1:1"\n'
 
 def saved(folder):
     """A file of each kind: name -> path, and kind -> plain values."""
+    import splitnet as sn
     from splitnet.core.cluster import Cluster
-    from splitnet.core.costs import (
-        CallSeconds,
-        Costs,
-        UpdateSeconds,
-        save_costs,
-    )
+    from splitnet.core.costs import CallSeconds, Costs, UpdateSeconds, save_costs
     from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
     from splitnet.core.serialization import encode
-    from splitnet.planner.planner import plan_graph
 
     box = Cluster.of("2*gpu", "cpu")
     names, ends = ("x", "left", "right", "join"), ("xl", "xr", "lj", "rj")
@@ -316,7 +311,7 @@ def saved(folder):
     }
     files = ("graph", "plan", "workload", "broken", "placement", "costs")
     paths |= {name: str(folder / f"{name}.json") for name in files}
-    plan_graph(graph, box, time_limit=0.1).save(paths["plan"])
+    sn.plan(graph, box, time_limit=0.1).save(paths["plan"])
     table = Costs(
         (CallSeconds("left", "gpu", 0.5, 1.0),),
         (UpdateSeconds("gpu", 1e9),),

@@ -17,10 +17,10 @@ import platform
 import time
 from pathlib import Path
 
+import splitnet as sn
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.graph import Graph
 from splitnet.planner.engine.solve import warm_up
-from splitnet.planner.planner import plan_graph
 
 from planner_scale import lanes  # isort: skip
 
@@ -99,7 +99,7 @@ def main() -> None:
             for seconds in options.seconds:
                 for seed in range(options.seeds):
                     began = time.perf_counter()
-                    plan = plan_graph(
+                    plan = sn.plan(
                         graph,
                         cluster,
                         regroup=name in MODELS,

@@ -37,6 +37,8 @@ def plan(
 ) -> None:
     """Choose a device for every part, and show what it costs."""
     if warm_up:
+        if not target and (out or json_ or {*options.values()} - {None, 0}):
+            raise sn.DeclarationError("--warm-up without TARGET takes no other option.")
         from splitnet.planner.engine.solve import warm_up as warm_up_search
 
         with progress("compiling the search"):

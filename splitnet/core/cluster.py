@@ -255,6 +255,7 @@ class Cluster(Pictured):
         hosts = [host.name for host in self.hosts]
         addresses = [host.address for host in self.hosts]
         known = {"device": names, "link": links, "host": hosts, "address": addresses}
+        known["target="] = [device.target for device in self.devices]
         for what, its in known.items():
             yield from (f"{what} {one!r} is repeated" for one in repeated(its))
         for host in self.hosts:

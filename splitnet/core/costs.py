@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from splitnet.core.checks import Amount, Positive, Rate, Seconds
-from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.errors import DeclarationError, PlanFileError
+from splitnet.core.cluster import Cluster, Device, Link, device_name, first_name
+from splitnet.core.errors import DeclarationError, PlanFileError, repeated
 from splitnet.core.graph import Call, grouped
 from splitnet.core.serialization import decode, encode, load_file, write_json
 
@@ -198,6 +198,17 @@ class Costs:
     links: tuple[Link, ...] = ()
     stand_ins: bool = False
     measured_on: tuple[Device, ...] = ()
+
+    def __post_init__(self) -> None:
+        keys: list[tuple[Any, ...]] = [(one.source, one.target) for one in self.links]
+        read = {name: device_name(name) for name in self.devices}
+        read |= {name: first_name(name) for pair in keys for name in pair}
+        keys += [(one.device, one.optimizer) for one in self.updates]
+        keys += map(attrgetter("call", "device", "flops", "backward_flops"), self.calls)
+        faults = [f"{n!r} must be {own!r}" for n, own in read.items() if own != n]
+        faults += [f"{key} is there twice" for key in repeated(map(str, keys))]
+        if faults:
+            raise PlanFileError("invalid costs.", faults)
 
     def of_another(self, device: Device) -> bool:
         """Whether devices of its kind were measured, and none with its figures."""

@@ -92,11 +92,12 @@ def shown(value: object) -> str:
     except Exception:  # a whole number of 5,000 digits; an object that cannot be shown
         text = "a value"
     text = text if len(text) <= 60 else f"{text[:57]}..."
-    return f"{text} ({type(value).__name__})"
+    large = isinstance(value, int | float) and abs(value) > 2**60
+    return f"{text} ({type(value).__name__}{', out of range' * large})"
 
 
-_DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
-_BINARY = {f"{one}i": 1024.0**n for n, one in enumerate("kmgtp", 1)}
+_DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
+_BINARY = {f"{one}i": 1024.0**n for n, one in enumerate("kmgtpe", 1)}
 # Unit -> an example, its spellings in lower case, and its prefixes.
 _UNITS = {
     "B": ("16 GiB", "b", _DECIMAL | _BINARY),
@@ -119,7 +120,7 @@ def parse_quantity(value: object, what: str, unit: str) -> float:
     if isinstance(value, str):
         digits = r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)"
         pattern = rf"{digits}\s*(?:({'|'.join(scales)}){spelled})?"
-        bits = re.search(r"[KMGTP]b/s", value)  # not bytes
+        bits = re.search(r"[KMGTPE]b/s", value)  # not bytes
         text = value.strip().lower().replace("\u03bc", "u")  # the Greek letter
         if not bits and (match := re.fullmatch(pattern, text, re.ASCII)):
             number = float(match[1]) * scales[match[2] or ""]
@@ -129,6 +130,7 @@ def parse_quantity(value: object, what: str, unit: str) -> float:
     if not 0 <= number < 1e30 or rate and number == 0:
         least = "more than zero" if rate else "zero or more"
         known = f"a number, or a text such as {example!r}"
+        least += " and in range" * (number >= 1e30)
         raise DeviceError(f"{what} must be {least}: {known}. Received: {shown(value)}.")
     return number
 
@@ -144,13 +146,13 @@ def format_bytes(count: float) -> str:
     >>> [format_bytes(n) for n in (0, 512, 1536, 18.2 * 2**30)]
     ['0 B', '512 B', '1.50 KiB', '18.2 GiB']
     """
-    scales = {f"{one}iB": 1024.0**n for n, one in enumerate("KMGTP", 1)}
+    scales = {f"{one}iB": 1024.0**n for n, one in enumerate("KMGTPE", 1)}
     return _scaled(count, scales) or f"{count:.0f} B"
 
 
 def format_count(count: float) -> str:
     """Write a large number, such as FLOPs, with a decimal prefix: "7.75 G"."""
-    scales = {one: 1000.0**n for n, one in enumerate("KMGTP", 1)}
+    scales = {one: 1000.0**n for n, one in enumerate("KMGTPE", 1)}
     return _scaled(count, scales) or f"{count:.0f}"
 
 

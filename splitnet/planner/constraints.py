@@ -68,7 +68,9 @@ class Request:
         if part.kind == "input":
             self.lists = {self.first: (home,)}
         self.here = [name for name in self.lists if self.lists[name]]
-        self.others = devices(self.kind) or tuple(usable if self.bound else [home])
+        spare = devices("auto") or tuple(usable)
+        spare = (home,) if home in spare and not self.bound else spare
+        self.others = devices(self.kind) or spare
         # A merge on the CPU by default yields to near=.
         self.yields = part.kind == "merge" and part.on == ("cpu",)
 

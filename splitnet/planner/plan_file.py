@@ -104,6 +104,11 @@ def plan_from_dict(values: object) -> Plan:
     if file.graph.training not in (None, file.training):
         why = f"training={file.training} contradicts training= of its graph"
         raise PlanFileError(f"{why}. Set both alike, or plan the model again.")
+    inputs = (c for c in file.graph.calls if file.graph.part[c.part].kind == "input")
+    sizes = {shape[0] for call in inputs for shape in call.output_shapes if shape}
+    if sizes and not sizes & {file.graph.batch, None}:
+        why = f"graph.batch={file.graph.batch} contradicts the shapes of its inputs"
+        raise PlanFileError(f"{why}. Plan the model for another batch again.")
     names = "objective", "costs", "optimizer", "training"
     options = {name: getattr(file, name) for name in names}
     plan = score(file.graph, file.cluster, file.device_of, **options)

@@ -13,16 +13,14 @@ from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from itertools import count, islice
 from operator import itemgetter
 from time import monotonic
 from typing import Any
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, tensorflow_name
 from splitnet.core.errors import InfeasibleError, format_bytes
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan, PlanOptions
-from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import Group, Request, fallbacks_of, with_pins
 from splitnet.planner.engine.budget import STEPS_PER_SECOND
 from splitnet.planner.engine.solve import Solution, solve
@@ -33,30 +31,20 @@ from splitnet.simulator.units import scaled_graph
 
 _WHOLE_SECONDS = 1.0  # a limit up to which setting up is not taken off
 _FREE_SHARE = 0.8  # of a search for the best value; the rest is for fewer transfers
-_TRY_SECONDS = 0.5  # how long a placement that fits is looked for
+# How long a placement that fits is looked for, and for what is less than a remedy.
+_TRY_SECONDS, _SURE_SECONDS = 0.5, 2.0
 _REMEDY_SECONDS = 6.0  # how long each kind of remedy may be looked for
 _MOST_CALLS = 10_000  # of a graph for which a smaller batch is looked for
 _MOST_MORE, _MOST_GROWN = 64, 20 * 32  # devices, and twentieths of the memory, added
 _MOST_NAMED = 8
 
 
-def plan_graph(
-    graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **changes: Any
-) -> Plan:
-    """As `splitnet.plan`, of a graph; with `regroup`, of one with a part per call."""
-    options = replace(options or PlanOptions(), **changes)
-    try:
-        return with_verdict(plan_of(search(graph, cluster, options), options))
-    except NothingFitsError as fault:
-        raise fault.explained() from None
-
-
 class NothingFitsError(Exception):
     """No placement was found to fit; with what a `_Refusal` is made of."""
 
-    def explained(self, *remedies: str) -> InfeasibleError:
-        """What lacks, and what would do beside these; finding that takes seconds."""
-        return InfeasibleError(_Refusal(*self.args).text(remedies))
+    def explained(self, *remedies: str, fixed: bool = False) -> InfeasibleError:
+        """What lacks, and what would do beside these; if `fixed`, the batch is kept."""
+        return InfeasibleError(_Refusal(*(*self.args, fixed)).text(remedies))
 
 
 def plan_of(found: Found, options: PlanOptions) -> Plan:
@@ -75,7 +63,7 @@ def plan_of(found: Found, options: PlanOptions) -> Plan:
 
 
 def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
-    """Search a placement as `plan_graph` does; if none fits, a `NothingFitsError`.
+    """Search a placement; if none fits, a `NothingFitsError`.
 
     Parts are where they request first; where that is full, anywhere on their lists.
     """
@@ -152,11 +140,6 @@ def _solved(
     return replace(calm, bound=best.bound)
 
 
-def first_true(holds: Callable[[int], bool], most: int) -> int:
-    """The least number from 1 to `most` with a rising property, or one more."""
-    return 1 + bisect(range(1, most + 1), False, key=holds)
-
-
 def fits_somewhere(evaluator: Evaluator, seconds: float, contiguity: str) -> bool:
     """Whether a placement that fits is found in a moment."""
     groups = evaluator.resolve(whole_lists=True)
@@ -179,9 +162,9 @@ class _Refusal:
     the largest first, `full` the device that lacks most, `culprit` its largest group.
     """
 
-    def __init__(self, found: Found, whole: Evaluator, way: str) -> None:
+    def __init__(self, found: Found, whole: Evaluator, way: str, fixed: bool) -> None:
         self.evaluator, self.groups = found.evaluator, found.groups
-        self.whole, self.way = whole, way
+        self.whole, self.way, self.fixed_batch = whole, way, fixed
         self.graph, self.cluster = self.evaluator.graph, self.evaluator.cluster
         wanted = (found.device_of[group.parts[0]] for group in self.groups)
         self.device_of = placed(self.groups, wanted)
@@ -276,14 +259,16 @@ class _Refusal:
             names = [p for g in pins[:n] for p in g.parts if p in self.pinned]
             there, those = self.graph.part[names[0]].on, ", ".join(map(repr, names))
             yield f'on="{kind}" instead of on="{", ".join(there)}" for {those}'
-        most = (batch - 1) * (lacks and len(graph.calls) <= _MOST_CALLS)
+        few = len(graph.calls) <= _MOST_CALLS and not self.fixed_batch
+        most = (batch - 1) * (lacks and few)
         if n := self._least(most, lambda n: {"graph": scaled_graph(graph, batch - n)}):
             yield f"batch <= {batch - n}"
-        devices = cluster.of_kind("gpu") or cluster.devices
-        like = max(devices, key=lambda device: device.memory_bytes)
-        those_like = (f"{like.name.rpartition(':')[0]}:{i}" for i in count())
-        unused = islice((n for n in those_like if n not in cluster), _MOST_MORE)
-        more = [replace(like, name=name) for name in unused]
+        gpus = cluster.of_kind("gpu") or cluster.devices
+        like = max(gpus, key=lambda device: device.memory_bytes)
+        ends = (one.rpartition(":") for d in cluster for one in (d.name, d.target))
+        start, host = 1 + max(int(end[2]) for end in ends), like.name.rpartition(":")[0]
+        names = [f"{host}:{start + i}" for i in range(_MOST_MORE)]
+        more = [replace(like, name=n, target=tensorflow_name(n)) for n in names]
 
         def enlarged(n: int, twentieths: int = 20) -> dict[str, Cluster]:
             every = (*cluster.devices, *more[:n])
@@ -292,7 +277,7 @@ class _Refusal:
             return {"cluster": replace(cluster, devices=tuple(made))}
 
         if n := self._least(_MOST_MORE, enlarged):
-            yield f"{len(devices) + n} devices like {like.name}"
+            yield f"{n} more device{'s' * (n > 1)} like {like.name}"
         if n := self._least(_MOST_GROWN * lacks, lambda n: enlarged(0, 20 + n)):
             yield f"{1 + n / 20:.4g} times the memory everywhere"
 
@@ -300,17 +285,20 @@ class _Refusal:
         """The least n for which changes of the evaluator do, 0 if none in time does."""
         left = _REMEDY_SECONDS
 
-        def fits(n: int) -> bool:
+        def fits(n: int, seconds: float = _TRY_SECONDS) -> bool:
             nonlocal left
             began = monotonic()
             one = replace(self.whole, **changes(n))
-            found = left > 0 and fits_somewhere(one, _TRY_SECONDS, self.way)
+            found = left > 0 and fits_somewhere(one, seconds, self.way)
             left -= min(monotonic() - began, _TRY_SECONDS)
             return found
 
         if most and not (fits(most // 2 + 1) or fits(most)):
             return 0  # nor does what is between
-        return first_true(fits, most) % (most + 1)
+        least = (1 + bisect(range(1, most + 1), False, key=fits)) % (most + 1)
+        while least > 1 and fits(least - 1, _SURE_SECONDS):
+            least -= 1
+        return least
 
 
 def _row(name: str, count: int, text: str) -> str:

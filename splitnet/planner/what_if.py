@@ -1,6 +1,7 @@
 """What if: other micro-batches, costs, batches or devices."""
 
 import random
+from bisect import bisect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -117,8 +118,7 @@ def sensitivity(
     names = "objective", "contiguity", "optimizer", "training"
     kept = {name: getattr(plan, name) for name in names}
     how = PlanOptions(seed=seed, effort=_EFFORT_PER_DRAW, **kept)
-    links = product(plan.cluster.names, repeat=2)
-    off: list[object] = [*plan.graph.call, *links]
+    off: list[object] = [*plan.graph.call, *product(plan.cluster.names, repeat=2)]
     moved_in, changed, regret = Counter[str](), 0, 0.0
     for _ in range(draws):
         factor = {one: 1 + draw.uniform(-perturbation, perturbation) for one in off}
@@ -164,7 +164,7 @@ def largest_batch(
         memory = score(one, cluster, device_of, options).memory
         return bool(lacking_bytes(cluster, memory))
 
-    return planner.first_true(lacks, most) - 1
+    return bisect(range(1, most + 1), False, key=lacks)
 
 
 def relocate(plan: Plan, cluster: Cluster) -> Plan:

@@ -272,8 +272,7 @@ def _place_boxes(
     boxes and titles, of lanes, and of hosts if there are any.
     """
     titles = dict.fromkeys((names[0] for names in lanes.values()), -1)
-    boxes = [name for name in sizes if name not in titles]
-    column_of = titles | _columns(boxes, links)
+    column_of = titles | _columns([name for name in sizes if name not in titles], links)
     members = grouped(column_of, column_of.__getitem__)
     widths = {column: max(sizes[n][0] for n in its) for column, its in members.items()}
     begin, right = {}, _PADDING

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.planner.plan_file import load_plan
-from splitnet.planner.planner import plan_graph
 from tests.child import python
 from tests.zoo import chain
 
@@ -41,13 +41,13 @@ def test_plan_of_a_saved_plan_shows_its_figures(cli, plan_file, tmp_path, monkey
 
 def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
     source, saved = tmp_path / "chain.json", tmp_path / "saved.json"
-    plan_graph(chain(2, flops=2e10), Cluster.of("2*gpu"), time_limit=0.2).save(source)
+    sn.plan(chain(2, flops=2e10), Cluster.of("2*gpu"), time_limit=0.2).save(source)
     words = f"plan {source} --cluster 2*gpu --memory 9MiB --time-limit 0.2 -o"
     cli(f"{words} {saved} --strategy auto --microbatches 4 --schedule gpipe")
     plan = load_plan(saved)
 
     # Calls that run together on one device are placed one by one on several.
-    plan_graph(chain(2, flops=2e10), Cluster.of("gpu"), regroup=True).save(source)
+    sn.plan(chain(2, flops=2e10), Cluster.of("gpu"), regroup=True).save(source)
     cli(f"{words} {source}")
     assert load_plan(source).regroup
 

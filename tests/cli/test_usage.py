@@ -75,6 +75,7 @@ def test_estimate_says_what_fits_and_how(cli, plan_file):
         ("plan {plan} --cluster gpu,cpu --missing error", "gpu:1"),
         ("plan {plan} --cluster gpu,cpu --split wide", "write LAYER=N"),
         ("plan {plan} --cluster 2*gpu --strategy auto --split left=2", "has no layers"),
+        ("plan --warm-up -o {plan}", "--warm-up without TARGET takes no other option"),
         ("plan {text} --cluster cpu", "is not JSON"),
         ("plan {other} --cluster cpu", "neither a plan nor"),
         ("plan {workload} --cluster cpu", "includes its machine"),

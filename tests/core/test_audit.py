@@ -6,12 +6,11 @@ import pytest
 
 import splitnet as sn
 from splitnet.core.audit import Observation, SeenCopy, SeenOp, SeenVariable, audit_of
-from splitnet.planner.planner import plan_graph
 from tests import zoo
 
 PHASES = ("forward", "backward", "update")
 BOX = sn.Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
-PLAN = plan_graph(zoo.two_towers(), BOX, time_limit=0.1)
+PLAN = sn.plan(zoo.two_towers(), BOX, time_limit=0.1)
 """Two towers on two GPUs, a merge on the CPU, a head near the first."""
 
 SEEN = Observation(

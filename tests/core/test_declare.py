@@ -52,7 +52,10 @@ def costs(**values):
 GPU = '[[device]]\nname = "gpu:0"\n'
 TO_ALL = '[[links]]\nbetween = ["*", "gpu:0"]\n'
 NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
-FIXED = NEGATIVE | {"forward": 1.0, "forward_fixed": 2.0}
+LIKE = NEGATIVE | {"forward": 1.0}
+FIXED = LIKE | {"forward_fixed": 2.0}
+SAME = 'target = "/device:GPU:0"'
+LINK = {"source": "*", "target": "gpu:1", "bytes_per_second": 1e9}
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,13 @@ FIXED = NEGATIVE | {"forward": 1.0, "forward_fixed": 2.0}
         (load_costs, costs(costs=None), "costs: expected `object`"),
         (load_costs, costs(costs={"calls": [NEGATIVE]}), r"\[0\].forward: .*>= 0.0"),
         (load_costs, costs(costs={"calls": [FIXED]}), "must be at most those of"),
+        (load_costs, costs(costs={"links": [LINK]}), r"there is no device '\*'"),
+        (load_costs, costs(costs={"calls": [LIKE, LIKE]}), "'gpu', 0.0, 0.0.* twice"),
+        (
+            as_box,
+            f"{GPU}[[device]]\nname = 'gpu:1'\n{SAME}",
+            "target= '/device:GPU:0' is",
+        ),
     ],
 )
 def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, message):
@@ -121,10 +131,11 @@ def test_names_and_quantities_are_checked():
     for name in ("", "gpu:-1", "tpu:0", "gpu:1.5", "../gpu:0", "gpu:０x", None, "a:"):
         with pytest.raises(DeviceError, match=r"there is no device .*gpu:0"):
             device_name(name)
-    for value in ("", "x", "-1", "1e400", "1..2", "3 Gb/s", float("nan"), -1, True):
+    for value in ("", "x", "-1", "1e40", "1..2", "3 Gb/s", float("nan"), -1, True):
         for unit in ("B", "B/s", "FLOP/s", "s"):
             with pytest.raises(DeviceError, match="it must be .*zero"):
                 parse_quantity(value, "it", unit)
+    assert parse_quantity("1 EiB", "it", "B") == 2**60
     with pytest.raises(DeviceError, match="gap_seconds= must be at most latency"):
         Link("*", "*", 1e9, 1e-5, gap_seconds=1e-4)
 

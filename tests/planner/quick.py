@@ -1,10 +1,13 @@
 """Planning in few steps, which are enough for the graphs of these tests."""
 
-from functools import partial
+from splitnet.core.plan import PlanOptions
+from splitnet.planner.strategies.auto import plan_placement
 
-from splitnet.planner import planner
 
-plan_graph = partial(planner.plan_graph, time_limit=5.0, effort=50_000)
+def plan_graph(graph, cluster, **options):
+    """As `splitnet.plan`; where nothing fits, no strategy is looked for."""
+    how = PlanOptions(**{"time_limit": 5.0, "effort": 50_000} | options)
+    return plan_placement(graph, cluster, how, lambda: None)
 
 
 def has_room(plan):

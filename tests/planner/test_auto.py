@@ -8,10 +8,9 @@ from itertools import product
 import pytest
 
 import splitnet as sn
-from splitnet.core.plan import PlanOptions
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import executed
-from splitnet.planner.planner import plan_graph, search
+from splitnet.planner.planner import search
 from splitnet.planner.strategies import auto as strategies
 from splitnet.planner.strategies import candidates
 from splitnet.simulator.units import scaled_graph
@@ -152,7 +151,7 @@ def test_what_is_fixed_is_kept(fixed):
     assert how.schedule == fixed.get("schedule", how.schedule)
     assert bool(how.recompute) == fixed.get("recompute", bool(how.recompute))
     assert "towers" not in fixed or counts == ([2] if fixed["towers"] == 2 else [])
-    alone = plan_graph(HEAVY, BOX, pins={"*": "gpu:0"}).value  # with nothing fixed
+    alone = sn.plan(HEAVY, BOX, pins={"*": "gpu:0"}).value  # with nothing fixed
     assert plan.verdict.single_device_value == pytest.approx(alone, rel=3e-5)
 
 
@@ -190,6 +189,7 @@ trained = partial(auto, replace(chain(1), training=True))
         (chosen, {"strategy": None, "towers": 2}, "'auto' where towers= is given"),
         (chosen, {"objective": "memory"}, "must be 'latency' with strategy='auto'"),
         (chosen, {"microbatches": 33}, "microbatches=33 is more than the batch, 32"),
+        (chosen, {"seed": 2**70}, "(int, out of range)"),
         (chosen, {"towers": 3}, "towers=3 is more than the devices for them, 2"),
         (chosen, {"pins": auto(HEAVY)}, "and parts of this plan are towers. Emit"),
         (chosen, {"training": False, "microbatches": 2}, "are for training"),
@@ -307,7 +307,7 @@ def test_a_pipeline_is_as_good_as_any_near_it(seed):
     """No other count, schedule or device of a part is better, nor the least load."""
     graph, box = random_dag(seed, 6), sn.Cluster.of("3*gpu", "cpu")
     plan = auto(graph, box)
-    even = plan_graph(graph, box, PlanOptions(objective="throughput", effort=3000))
+    even = sn.plan(graph, box, objective="throughput", effort=3000)
     tried = [executed(plan, Execution(n, s)) for n in (2, 4, 8, 16) for s in SCHEDULES]
     tried.append(executed(sn.score(graph, box, dict(even.device_of)), Execution(16)))
     for part, device in product([*plan.device_of][1:], [one.name for one in box]):

@@ -18,6 +18,7 @@ BOX = Cluster.of(*TWO.split())
 CALLS = chain(names=("dense", "dense_1", "enc_0", "enc_1"))
 """A chain of calls with a part each, as a Keras model is read."""
 AT_HOME = {"see": "cpu:0", "tell": "cpu:0"}
+ON_WORKER = dict.fromkeys(AT_HOME, "worker:0/cpu:0")
 
 
 def wanting(graph, **on):
@@ -47,6 +48,7 @@ def wanting(graph, **on):
             "gpu:0 is full or ruled out by near= or apart=; cpu:0 is next in the list",
         ),
         (two_towers(), "cpu", AT_HOME, "there is no gpu available"),
+        (two_towers(), "cpu worker:0/cpu", ON_WORKER, "there is no gpu available"),
     ],
 )
 def test_what_is_not_there_is_replaced_and_recorded(graph, box, expected, reason):

@@ -107,6 +107,7 @@ def first_device(**changes):
         (lambda v: v.update(compared={"all": [WORTH]}), "seconds: expected .* >= 0.0"),
         (graph(training=False), "training=True contradicts"),
         (graph(batch=True), "graph.batch: expected `int`, got `bool`"),
+        (graph(batch=64), "graph.batch=64 contradicts the shapes of its inputs"),
         (lambda v: v.update(contiguity="on"), "contiguity: .* 'free', 'convex', 'pipe"),
         (graph(calls=[{}]), r"graph.calls\[0\]: missing required field `name`"),
         (graph(parts=[{"name": "a", "on": [3]}]), r"\[0\].on\[0\]: expected `str`"),

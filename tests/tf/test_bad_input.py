@@ -97,6 +97,8 @@ def test_another_batch_than_the_models_own_is_told():
         sn.plan(model, cluster)
     for memory, batch in (("1 MiB", 8), ("100 B", 0)):
         assert sn.largest_batch(model, sn.Cluster.of("cpu", cpu_memory=memory)) == batch
+    with pytest.raises(sn.InfeasibleError, match="try +[0-9.]+ times the memory"):
+        sn.plan(model, sn.Cluster.of("cpu", cpu_memory="400 B"), batch=8, effort=1)
 
 
 def odd(kind, *args, **attached):

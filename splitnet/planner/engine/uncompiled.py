@@ -190,8 +190,7 @@ def repaired(graph: LoadGraph, place: Ints) -> Ints:
     wrong = ~graph.allowed[np.arange(len(place)), place] | full[place]
     group = load_graph.owners(graph.apart_start)
     wrong[group[place[group] == place[graph.apart]]] = True
-    rank = added / np.maximum(graph.size_bytes, 1.0)
-    order = np.lexsort((-graph.size_bytes, rank))
+    order = np.lexsort((-graph.size_bytes, added / np.maximum(graph.size_bytes, 1.0)))
     return _filled(graph, place, order[wrong[order]].tolist(), graph.capacity_bytes)
 
 

@@ -22,6 +22,7 @@ from splitnet.planner.strategies.candidates import Candidate, Trial, choose, com
 from splitnet.planner.strategies.space import Limits
 from splitnet.simulator.units import scaled_graph
 
+Limited = Callable[[], Limits | None]  # None where no strategy may be chosen
 _FREE: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
 _SHORT = 0.2  # of the limits, added to them for each search of micro-batches
 _TRIAL_SECONDS = 20.0  # or the time limit: how long others are tried once one fits
@@ -44,7 +45,8 @@ def plan_strategy(
     if refused and not (fixed and others):
         head = f"no strategy with {said} fits, nor one without that: " * bool(fixed)
         note = "\n  note      each fits without a strategy; with one, less may do"
-        raise InfeasibleError(f"{head}{refused.explained()}{note}")
+        text = refused.explained(fixed="batch" in limits.obstacles)
+        raise InfeasibleError(f"{head}{text}{note}")
     if found:
         raise InfeasibleError(f"no strategy with {said} fits; {others[0]} does.")
     why = "" if made[0].may_copy else " where parts ask for devices or must be apart"
@@ -64,16 +66,18 @@ def strategies_of(
 
 
 def plan_placement(
-    graph: Graph, cluster: Cluster, options: PlanOptions, limits: Callable[[], Limits]
+    graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limited
 ) -> Plan:
-    """As `plan_graph`; where nothing fits, the error names a strategy that does."""
+    """The fastest placement; where none fits, the error names a strategy that does."""
     try:
         return with_verdict(plan_of(_fitting(graph, cluster, options), options))
     except NothingFitsError as fault:
-        chosen, remedies = replace(options, missing="fallback"), list[str]()
-        if options.training and options.objective == "latency":
-            remedies = _remedies(graph, cluster, chosen, limits())
-        raise fault.explained(*remedies) from None
+        known, remedies = limits(), list[str]()
+        if known and options.training and options.objective == "latency":
+            chosen = replace(options, missing="fallback")
+            remedies = _remedies(graph, cluster, chosen, known)
+        fixed = known is not None and "batch" in known.obstacles
+        raise fault.explained(*remedies, fixed=fixed) from None
 
 
 def _fitting(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:

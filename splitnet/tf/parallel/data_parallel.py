@@ -15,7 +15,7 @@ from splitnet.core.net import preferences
 from splitnet.core.plan import PlanOptions
 from splitnet.core.replication import in_pieces
 from splitnet.planner.evaluate import executed
-from splitnet.planner.planner import plan_graph
+from splitnet.planner.strategies.auto import plan_placement
 from splitnet.planner.strategies.space import groups_of, workers_of
 from splitnet.tf.emit import emit, unplace
 from splitnet.tf.parallel.splitting import joined_layers
@@ -74,7 +74,7 @@ def data_parallel(
     towers = Towers((), preferences(weights_on), batch_norm)
     graph = towers_of(model, placed, cluster, devices, towers, batch)
     options = PlanOptions(missing=missing, costs=load_costs(costs), optimizer=optimizer)
-    plan = plan_graph(graph, cluster, options)
+    plan = plan_placement(graph, cluster, options, lambda: None)
     if placed is not None:
         plan = executed(plan, replace(placed.plan.execution, recompute=()))
     return emit(model, plan)

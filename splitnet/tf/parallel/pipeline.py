@@ -26,6 +26,7 @@ from splitnet.tf.placement.device_function import device_of
 from splitnet.tf.placement.part_gradient import not_inlined
 from splitnet.tf.placement.placed import Placed, Shared
 from splitnet.tf.reading.flatten import is_sparse
+from splitnet.tf.reading.read import fixed_batches
 from splitnet.tf.reading.source import blueprint_of
 
 _Unit = tuple[int, str]
@@ -339,15 +340,15 @@ def _is_mean(loss: Any, output: Any) -> bool:
 
 
 def obstacles_of(source: Any) -> dict[str, str]:
-    """Why training in "microbatches" or "towers" would be other than on the batch."""
-    found: dict[str, str] = {}
+    """Why it has no other "batch", or trains another way in micro-batches or towers."""
+    blueprint = blueprint_of(source)
+    model = blueprint.model
+    found = {"batch": "its size is fixed"} if fixed_batches(model) else {}
 
     def note(why: str, *names: str) -> None:
         for name in names or ("microbatches", "towers"):
             found.setdefault(name, why)
 
-    blueprint = blueprint_of(source)
-    model = blueprint.model
     for tensor in (*model.inputs, *model.outputs):
         if tuple(tensor.shape[:1]) != (None,):
             note(f"the first axis of {tensor.name!r} is no batch of any size")

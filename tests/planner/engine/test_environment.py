@@ -28,7 +28,7 @@ import os, sys
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.engine.solve import solve
-from splitnet.planner.planner import plan_graph
+import splitnet as sn
 from tests.planner.engine.problems import step_problem
 from tests.zoo import chain
 for objective in OBJECTIVES:
@@ -36,7 +36,7 @@ for objective in OBJECTIVES:
     assert found.algorithm == "branch and bound" and found.bound == found.value
 for calls in (20, 40):
     graph, box = chain(calls, flops=2e6, out=2**16), Cluster.of("2*gpu")
-    plan = plan_graph(graph, box, regroup=True, training=False)
+    plan = sn.plan(graph, box, regroup=True, training=False)
     assert plan.strategy == "comparison with the bound" and not plan.transfers
 assert "numba" not in sys.modules
 os.environ["NUMBA_DISABLE_JIT"] = "1"
