@@ -219,8 +219,10 @@ def test_report_of_an_audit_or_a_measured_step_says_what_differs():
         replace(task, stop=2 * task.stop - task.start) if task.part == "left" else task
         for task in plan.timeline.tasks
     )
+    plan = replace(plan, reused={"odd": "it has no config"})
     text = report_html(plan, measured=replace(plan.timeline, tasks=slow))
     words = "".join(Page(text).words)
+    assert "it has no config" in words
     assert "Largest errors: left planned 96.2 ms, measured 192 ms;" in words
     assert len(data_of(text)["measured"]["tasks"]) == len(slow)
 
