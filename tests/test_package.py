@@ -47,8 +47,7 @@ def outside(wheel, folder, *words):
 def test_the_wheel_plans_draws_and_reports_outside_the_clone(wheel, tmp_path):
     """Fonts, templates and the command are in it, and nothing of the clone is used."""
     sn.score(shared(), sn.Cluster.of("cpu"), {"*": "cpu"}).save(tmp_path / "old.json")
-    where = "import splitnet; print(splitnet.__file__)"
-    found = outside(wheel, tmp_path, "-c", where)
+    found = outside(wheel, tmp_path, "-c", "import splitnet; print(splitnet.__file__)")
     plan = "plan", "old.json", "--cluster", "2*gpu,cpu", "-o", "plan.json"
     outside(wheel, tmp_path, "-m", "splitnet", *plan)
     outside(wheel, tmp_path, "-m", "splitnet", "draw", "plan.json", "-o", "plan.png")

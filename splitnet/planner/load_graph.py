@@ -79,8 +79,7 @@ def last_of(cluster: Ints, count: int, values: npt.NDArray[Any]) -> npt.NDArray[
 def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
     """The graph of clusters; equal nets are merged, those inside a cluster dropped.
 
-    Equal sets of pins are found by their sum of random keys (Zobrist 1970); the
-    producer stays the first pin.
+    Equal sets of pins have equal sums of random keys (Zobrist 1970).
     """
     nets = len(graph.net_start) - 1
     net = owners(graph.net_start)

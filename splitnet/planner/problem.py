@@ -318,8 +318,7 @@ def running_order(after: Sequence[Collection[int]]) -> list[int]:
 def functions_called(graph: Graph, step: StepGraph, where: Sequence[Hashable]) -> Units:
     """Cut a placement of calls into the functions that run, in running order.
 
-    The graph has a part per call, the step a unit; calls with different requests are
-    different functions.
+    The graph has a part per call, the step a unit. A function has calls of one request.
     """
     key = request_keys(graph)
     pieces = [

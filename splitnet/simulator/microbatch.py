@@ -134,8 +134,7 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
     backward tasks of the last micro-batch that must have left it. What makes an output
     alternates: forced if there is one stage, and else assumed, because TensorFlow runs
     first what became ready last. In several stages nothing forces gradients to be added
-    up before further ones are made: measured, that happens one micro-batch later, and
-    at the end with "gpipe".
+    up at once: measured, that is one micro-batch later, with "gpipe" at the end.
     """
     count = pipeline.microbatches
     n = step.count // count

@@ -93,9 +93,8 @@ class UnitMemory(NamedTuple):
 class _Output:
     """One output tensor of a call; the lists are of other units.
 
-    In its own unit, `last` is the last call that reads it, `saved` says that it is read
-    backward, and `returned_by` are the calls that return a gradient. If it `leaves`,
-    others read it.
+    In its own unit, `last` is the last call that reads it; if `saved`, it is read
+    backward; `returned_by` return a gradient. If it `leaves`, others read it.
     """
 
     bytes: int

@@ -189,8 +189,7 @@ def call_seconds(
 ) -> Row:
     """Seconds of the tasks of single calls on a device, micro-batch after micro-batch.
 
-    Each adds its gradients to those of the earlier ones. XLA compiles neither towers
-    nor what runs forward again.
+    Gradients are added to the earlier ones. XLA compiles no towers, nor `recompute`.
     """
     graph = pieces[0]
     plain = {part.name for part in graph.parts if part.kind == "tower"}.union(recompute)

@@ -320,9 +320,8 @@ def trace(
 ) -> Path:
     """Write a timeline as trace-event JSON, completely or not at all.
 
-    A process per host, with a row per device and per link, and a curve of bytes in use
-    per device. `measured`, a timeline of the same step as it ran, has processes of its
-    own beside the planned ones.
+    A process per host, with a row per device and per link, and bytes in use per device.
+    `measured`, a timeline of the same step as it ran, has processes of its own.
     """
     timelines = {"planned": thing.timeline if isinstance(thing, Plan) else thing}
     timelines |= {"measured": measured} if measured is not None else {}

@@ -67,8 +67,7 @@ def on_a_terminal(folder, *arguments):
     """What Python writes to standard error, a terminal, and to standard output."""
     command = ["sh", "-c", 'exec "$0" "$@" > answer', sys.executable, *arguments]
     how = {"cwd": folder, "seconds": 60, "TERM": "xterm", "COLUMNS": "100"}
-    done = python("-c", SPAWN, *command, **how)
-    return done.stdout, (folder / "answer").read_text()
+    return python("-c", SPAWN, *command, **how).stdout, (folder / "answer").read_text()
 
 
 def test_plan_shows_its_best_so_far_on_a_terminal(plan_file, tmp_path):

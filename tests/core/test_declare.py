@@ -54,7 +54,7 @@ TO_ALL = '[[links]]\nbetween = ["*", "gpu:0"]\n'
 NEGATIVE = {"call": "a", "device": "gpu", "forward": -1.0}
 LIKE = NEGATIVE | {"forward": 1.0}
 FIXED = LIKE | {"forward_fixed": 2.0}
-SAME = 'target = "/device:GPU:0"'
+SAME = '[[device]]\nname = "gpu:1"\ntarget = "/device:GPU:0"'
 LINK = {"source": "*", "target": "gpu:1", "bytes_per_second": 1e9}
 
 
@@ -92,11 +92,7 @@ LINK = {"source": "*", "target": "gpu:1", "bytes_per_second": 1e9}
         (load_costs, costs(costs={"calls": [FIXED]}), "must be at most those of"),
         (load_costs, costs(costs={"links": [LINK]}), r"there is no device '\*'"),
         (load_costs, costs(costs={"calls": [LIKE, LIKE]}), "'gpu', 0.0, 0.0.* twice"),
-        (
-            as_box,
-            f"{GPU}[[device]]\nname = 'gpu:1'\n{SAME}",
-            "target= '/device:GPU:0' is",
-        ),
+        (as_box, f"{GPU}{SAME}", "target= '/device:GPU:0' is repeated"),
     ],
 )
 def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, message):

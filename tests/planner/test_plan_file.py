@@ -43,8 +43,7 @@ def test_plan_file_round_trips(tmp_path, plan):
     loaded.save(tmp_path / "b.json")
 
     assert loaded == plan
-    again = score(plan.graph, BOX, plan, training=plan.training)
-    assert again.seconds == plan.seconds
+    assert score(plan.graph, BOX, plan, training=plan.training).seconds == plan.seconds
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 

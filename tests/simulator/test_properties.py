@@ -40,8 +40,7 @@ def step_and_devices(seed):
     if draw.random() < 0.5:
         step = step_graph(graph, BOX, recompute=number if draw.random() < 0.3 else ())
     else:
-        names = [device.name for device in BOX]
-        where = {part: names[i] for part, i in number.items()}
+        where = {part: BOX.devices[i].name for part, i in number.items()}
         how = Execution(draw.choice([2, 3, 5]), draw.choice(SCHEDULES))
         step = step_graph(graph, BOX, microbatches=how.microbatches)
         step = in_schedule(step, pipeline_of(graph, where, how))

@@ -114,8 +114,7 @@ def test_a_compilation_that_cannot_be_copied_is_told(cluster):
             raise NotImplementedError("no words")
 
     model = keras.Sequential([keras.Input((4,)), layers.Dense(2)], name="odd")
-    chosen = keras.optimizers.MultiOptimizer(chosen_for)
-    model.compile(chosen, "mse")
+    model.compile(keras.optimizers.MultiOptimizer(chosen_for), "mse")
     with pytest.warns(UserWarning, match="a function chooses its optimizers"):
         sn.unplace(model)
     model.compile(Odd(), "mse")

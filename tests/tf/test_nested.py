@@ -74,8 +74,7 @@ def test_placed_equals_plain_opened_or_whole(choice, cluster, tmp_path):
     nodes = [len(layer._inbound_nodes) for layer in model._flatten_layers()]
     pins = OPEN if choice == "expand" else {"stem*": "gpu:0", "head": "gpu:1"}
     how = {"nested": choice, "objective": "memory", "time_limit": 0.1}
-    plan = sn.plan(model, cluster, batch=4, pins=pins, **how)
-    plan.save(tmp_path / "plan.json")
+    sn.plan(model, cluster, batch=4, pins=pins, **how).save(tmp_path / "plan.json")
     again = choice == "expand"
     placed = sn.emit(model, sn.load_plan(tmp_path / "plan.json"), recompute=again)
 

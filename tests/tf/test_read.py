@@ -126,8 +126,7 @@ def test_read_keeps_the_types_of_a_policy():
         inner = keras.Sequential([keras.Input((2,)), layers.Dense(2), layers.Dense(2)])
         calls = sn.read(stack(Traced(), inner, layers.Dense(1)), batch=8).calls
 
-    dtypes = [call.output_dtypes for call in calls]
-    assert dtypes == [("float32",), *[("float16",)] * 3]
+    assert [call.output_dtypes for call in calls] == [("float32",), *[("float16",)] * 3]
 
 
 def test_a_model_that_was_read_is_trained():

@@ -23,8 +23,7 @@ def declared(layer, shape):
 
 
 def split(net, cluster):
-    compiled = keras.optimizers.Adam(0.01), "mse"
-    return emitted(net, cluster, compiled=compiled, batch=4)
+    return emitted(net, cluster, compiled=(keras.optimizers.Adam(0.01), "mse"), batch=4)
 
 
 def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(cluster, tmp_path):

@@ -181,10 +181,8 @@ def test_dot_of_frames_hosts_when_there_are_several():
 
 def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit():
     small = Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
-    ends = [
-        replace(d, stand_in=True, target=f"/device:CPU:{d.name[-1]}") for d in small
-    ]
-    devices = (*ends[:2], replace(small["cpu:0"], target="/device:CPU:2"))
+    ends = ({"target": f"/device:CPU:{i}", "stand_in": True} for i in range(3))
+    devices = tuple(replace(d, **its) for d, its in zip(small, ends))
     plan = plans.moved_to(plans.siamese(), Cluster(devices, small.links))
     text = dot_of(replace(plan, verdict=replace(plan.verdict, plan=plan)))
     for words in ("does not fit the memory of gpu:0", "36.4 MiB of 1.00 MiB: too much"):

@@ -137,9 +137,8 @@ def stages(
 ) -> Iterator[Placed]:
     """A stage of parts on each device, or on as many as there are parts.
 
-    Their work is even, or their memory, or both. A stage takes as long as the longer of
-    its work and what crosses its ends, because copies overlap with work (Harlap et al.,
-    PipeDream, 2018).
+    Their work is even, or their memory, or both. A stage takes the longer of its work
+    and what crosses its ends: copies overlap (Harlap et al., PipeDream, 2018).
     """
     step, graph = evaluator.step, evaluator.graph
     after: list[dict[int, None]] = [{} for _ in step.units]

@@ -23,8 +23,7 @@ def planned_here(plan: Plan) -> Plan:
     """The plan with devices that are here; the same plan if all of them are.
 
     A device keeps its name: gpu:0 of a plan for another machine is gpu:0 of this one,
-    or the stand-in of that name. Parts on other missing devices fall back as in
-    planning, with one warning.
+    or its stand-in. Parts on others fall back as in planning, with one warning.
     """
     logical = {canonical(d.name) for d in tf.config.list_logical_devices()}
     found, used = {d.name: d for d in plan.cluster}, set(plan.device_of.values())

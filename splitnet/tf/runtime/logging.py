@@ -25,8 +25,7 @@ _DRIVER = Path("/proc/driver/nvidia")
 def log_filter() -> Iterator[None]:
     """Hide start-up lines written to standard error in this block.
 
-    So are errors about an NVIDIA driver, where there is none. Other lines are written
-    when the block ends.
+    And errors about an NVIDIA driver that is not there. Others are written at its end.
     """
     terminal = None
     if os.environ.get(LEVEL_VARIABLE) != "0":

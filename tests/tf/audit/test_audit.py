@@ -40,8 +40,7 @@ class Scoped(layers.Layer):
 
 
 def emitted(cluster, left=None):
-    net = two_branches(left).source
-    return check.emitted(net, cluster, compiled=("adam", "mse"))
+    return check.emitted(two_branches(left).source, cluster, compiled=("adam", "mse"))
 
 
 def recipe(left, right, *, scopes=True):

@@ -176,8 +176,7 @@ def test_workers_train_as_one_device_does(trained):
     """From the backup too, after a worker was killed, or without one that hangs."""
     begins = {"local": 0, "after the stop": 0, "resumed": 3, "without it": 3}
     for name, epoch in begins.items():
-        losses = trained["losses"][epoch:]
-        assert trained[name] == pytest.approx(losses, rel=1e-6), name
+        assert trained[name] == pytest.approx(trained["losses"][epoch:], rel=1e-6), name
 
 
 def test_workers_hold_weights_keep_to_limits_and_end(trained):
