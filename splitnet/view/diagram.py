@@ -124,7 +124,11 @@ def diagram_of(
     What is unusual, a fallback or a part that moved or strayed, has a box of its own.
     """
     known = {n: one for n, one in facts.part_facts(plan).items() if one.layers}
-    old = {} if other is None else other.device_of
+    old = {} if other is None else dict(other.device_of)
+    where = {} if other is None else {c.name: old[c.part] for c in other.graph.calls}
+    for name in known:  # a part that is none there is where its calls are
+        there = (where[c.name] for c in plan.graph.calls_of[name] if c.name in where)
+        old.setdefault(name, ", ".join(dict.fromkeys(there)))
     findings = audit.findings if audit is not None else ()
     strayed = {
         part: [f"{one.aspect} on {one.actual or 'no device'}" for one in its]
@@ -136,7 +140,7 @@ def diagram_of(
             lane_of |= dict.fromkeys(devices, devices[0])
     place = {
         name: (
-            *(lane_of[one.device], one.kind == "input", old.get(name), name in strayed),
+            *(lane_of[one.device], one.kind == "input", old[name], name in strayed),
             one.fallback and (one.fallback.requested, one.fallback.reason),
         )
         for name, one in known.items()
@@ -145,15 +149,14 @@ def diagram_of(
     groups = fold(running_order(plan, known), place, look, most=most)
 
     def every(texts: Mapping[str, Sequence[str]], group: Block) -> list[str]:
-        found = (text for name in group.members for text in texts.get(name, ()))
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(t for n in group.members for t in texts.get(n, ())))
 
     shares = _shares(plan.graph)
     names = [ranged(group.members, _NAME_WIDTH) for group in groups]
     boxes = []
     for number, (group, name) in enumerate(zip(groups, names, strict=True)):
         its = facts.summed([known[member] for member in group.members], group.times)
-        was = old.get(its.name, its.device)
+        was = old[its.name] or its.device
         box = Box(
             id=f"box-{number}",
             name=name if names.count(name) == 1 else ranged(group.members, 90),

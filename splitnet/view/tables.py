@@ -30,8 +30,7 @@ from splitnet.view.style import clean, counted, shape_text, shortened
 
 NARROW, WIDE, PAGE = 0, 1, 2
 _KINDS = ("weights", "grads", "slots", "activ.", "receive", "workspace")
-_LEAST_WIDTH, _WIDE_FROM = 56, 110  # columns
-_FOLDED = 8  # columns of a text that may be folded, at least
+_LEAST_WIDTH, _WIDE_FROM, _FOLDED = 56, 110, 8  # columns
 _MOST_TRANSFERS = 5
 _MOST_LINKS = 12
 
@@ -98,8 +97,7 @@ def grid_text(grid: Grid, width: int) -> str:
         return "\n".join(grid.notes)
     texts = [dict(zip(grid.heads, grid.heads)), *grid.rows, grid.total]
     wide = [max(cell_len(clean(x.get(h, ""))) for x in texts) for h in grid.heads]
-    most = max(width, _LEAST_WIDTH) // 3
-    most = max(most, width - sum(wide[1:]) - 2 * len(wide[1:]))
+    most = max(max(width, _LEAST_WIDTH) // 3, width - sum(n + 2 for n in wide[1:]))
     least = [min(n, _FOLDED) for n in wide[1 : grid.left]] + wide[grid.left :]
     ends = accumulate((n + 2 for n in least), initial=min(wide[0], most))
     fit = max(sum(end <= width for end in ends), 2)

@@ -203,8 +203,7 @@ class _Chart:
         whole = cell_len(name)
         tried = whole, *range(int(room / 5.6), min(whole, _SHORTEST_NAME) - 1, -1)
         texts = (style.shortened(name, most) for most in tried)
-        text = next((its for its in texts if style.text_width(its, 9) <= room), "")
-        if text:
+        if text := next((t for t in texts if style.text_width(t, 9) <= room), ""):
             ink = style.readable_on(fill)
             self.say((x + right) / 2, _LANE / 2, Line(text, 9, ink, centered=True))
 

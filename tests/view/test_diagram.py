@@ -7,7 +7,6 @@ import pytest
 
 import splitnet as sn
 from splitnet.core.audit import Audit, Finding
-from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.plan import Fallback
 from splitnet.planner.evaluate import score
@@ -63,7 +62,7 @@ def test_dot_of_draws_weights_that_are_read_from_another_device():
     for n in range(3):
         draft.part(f"enc/{n}", ["x"], kind="tower", on=f"gpu:{n}", **enc)
     draft.merge("enc", [f"enc/{n}" for n in range(3)], "Concatenate", on="cpu:0")
-    text = dot_of(sn.plan(draft.graph(), Cluster.of("3*gpu", "cpu")))
+    text = dot_of(sn.plan(draft.graph(), sn.Cluster.of("3*gpu", "cpu")))
     assert "shape=cylinder" in (box := box_named(text, "enc/weights"))
     assert float(re.search(r'height="?([\d.]+)', box)[1]) > 1
     assert text.count("penwidth=1.6 style=dotted") == 3
@@ -99,7 +98,7 @@ def test_dot_of_counts_nodes_of_a_workload_as_equal_by_their_times():
     names = [call.name for call in calls]
     edges = tuple(map(Tensor, names, names[1:]))
     graph = Graph("work", 1, calls, edges, (), tuple(map(Part, names)), (names[-1],))
-    plan = score(graph, Cluster.of("gpu", "cpu"), {"*": "gpu:0"})
+    plan = score(graph, sn.Cluster.of("gpu", "cpu"), {"*": "gpu:0"})
     assert [box.group.times for box in diagram_of(plan).boxes] == [9, 1, 21]
 
 
@@ -134,8 +133,7 @@ def test_dot_of_tells_long_names_apart():
     draft = plans.Draft("deep", 8)
     draft.source("x")
     for n in range(6):
-        name = f"resnet/stage_3/block_{n}/residual/normalization_of"
-        draft.part(name, ["x"], at="gpu:0")
+        draft.part(f"resnet/stage_3/block_{n}/residual/normalize_it", ["x"], on="gpu:0")
     titles = {box.name for box in diagram_of(draft.plan("gpu")).boxes}
     assert len(titles) == 7
     assert all(f"block_{n}/" in "".join(titles) for n in range(6))
@@ -151,9 +149,14 @@ def test_dot_of_keeps_a_tangle_of_300_readable():
 
 def test_dot_of_marks_what_moved_since_another_plan():
     """Three stages become two: some blocks were elsewhere, the others are pale."""
-    text = dot_of(plans.chain(12, 2), other=plans.chain(12, 3))
-    assert "was on gpu:2" in text
+    new = plans.chain(12, 2)
+    text = dot_of(new, other=plans.chain(12, 3))
     assert re.search(r"\d+ parts moved, step", text)
+    calls = tuple(replace(call, part="all") for call in new.graph.calls)
+    graph = replace(new.graph, calls=calls, parts=(Part("all"),))
+    other = sn.score(graph, sn.Cluster.of("gpu:7", "cpu"), {"all": "gpu:7"})
+    assert {box.moved_from for box in diagram_of(new, other=other).boxes} == {"gpu:7"}
+    assert "was on gpu:2" in text
     assert "fillcolor=white" in box_named(text, "block_0")
 
 
@@ -172,7 +175,7 @@ def test_dot_of_frames_hosts_when_there_are_several():
     names = ("worker:0/gpu:0", "worker:1/gpu:0", "worker:0/cpu:0")
     new = dict(zip(("gpu:0", "gpu:1", "cpu:0"), names))
     places = {part: new[device] for part, device in plan.device_of.items()}
-    plan = plans.plan_by_hand(plan.graph, Cluster.of(*names), places)
+    plan = plans.plan_by_hand(plan.graph, sn.Cluster.of(*names), places)
     text = dot_of(plan)
     assert text.count('subgraph "cluster_host-') == 2
     assert text.index(">worker:0<") < text.index(">worker:1<")
@@ -180,10 +183,10 @@ def test_dot_of_frames_hosts_when_there_are_several():
 
 
 def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit():
-    small = Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
+    small = sn.Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
     ends = ({"target": f"/device:CPU:{i}", "stand_in": True} for i in range(3))
     devices = tuple(replace(d, **its) for d, its in zip(small, ends))
-    plan = plans.moved_to(plans.siamese(), Cluster(devices, small.links))
+    plan = plans.moved_to(plans.siamese(), sn.Cluster(devices, small.links))
     text = dot_of(replace(plan, verdict=replace(plan.verdict, plan=plan)))
     for words in ("does not fit the memory of gpu:0", "36.4 MiB of 1.00 MiB: too much"):
         assert re.search(f'COLOR="#b3261e"><B>{words}', text)

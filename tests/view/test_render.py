@@ -86,7 +86,6 @@ def test_render_dot_reports_what_went_wrong(monkeypatch):
 
     monkeypatch.setattr(render.subprocess, "run", fragile)
     assert b"<svg" in render.render_dot(dot_of(plans.siamese()), "svg")
-
     hang = Mock(side_effect=subprocess.TimeoutExpired("dot", 120))
     monkeypatch.setattr(render.subprocess, "run", hang)
     with pytest.raises(sn.SplitnetError, match="more than 90 s"):

@@ -74,7 +74,6 @@ def test_table_takes_the_terminals_width(monkeypatch):
 def test_table_marks_a_device_that_holds_too_much():
     small = sn.Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
     text = table(plans.moved_to(SIAMESE, small))
-
     assert all(said in text for said in ("36.4 MiB!", "! exceeds the limit"))
 
 

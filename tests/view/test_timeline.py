@@ -208,8 +208,7 @@ class Events(list):
 
 def test_trace_has_an_event_per_task_and_per_copy(tmp_path):
     """In microseconds, in named rows; the measured step is a process of its own."""
-    plan = plans.siamese()
-    step = plan.timeline
+    plan, step = plans.siamese(), plans.siamese().timeline
     found = Events(trace(plan, tmp_path / "t.json"))
     assert len(found.of("X")) == len(step.tasks) + len(step.copies)
     (left,) = [e for e in found.of("X") if (e["name"], e["cat"]) == ("left", "forward")]
