@@ -4,7 +4,7 @@ Methods of values, such as `Plan.save`, need functions of packages above this on
 `splitnet/__init__.py` says where they are, and each is imported when it is first used.
 """
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 HOOKS: dict[str, str] = {}
@@ -13,8 +13,7 @@ HOOKS: dict[str, str] = {}
 
 def hook(name: str) -> Any:
     """Import a function of an upper package."""
-    module, _, function = HOOKS[name].partition(":")
-    return getattr(import_module(module), function)
+    return resolve_name(HOOKS[name])
 
 
 class Pictured:
