@@ -182,8 +182,7 @@ def score(
     """Evaluate a given placement: the figures of a plan, without a search.
 
     `device_of` maps names of parts, calls or layers, ranges of calls such as "a .. b",
-    or patterns to devices; together they name every part. Or it is another plan. What
-    else may be given is as in `plan`.
+    or patterns to devices, for every part. Or it is a plan. Options are as in `plan`.
     """
     _, graph, cluster, known = _read(source, cluster, PlanOptions(**options))
     return analysis.with_verdict(evaluate.score(graph, cluster, device_of, known))

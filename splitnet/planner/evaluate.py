@@ -48,8 +48,7 @@ class Evaluation(Outcome):
 class Evaluator:
     """One graph on one cluster under one objective; evaluates any placement of it.
 
-    With `regroup` the parts are single calls, and what runs are the functions that a
-    placement makes of them: see `as_run`.
+    With `regroup` the parts are single calls; `as_run` makes the functions that run.
     """
 
     graph: Graph
@@ -326,8 +325,7 @@ def moved(
 def reasons_of(found: Found) -> dict[str, str]:
     """The `Placement.reason` of every part.
 
-    Every other device is simulated for each group with a choice, which is left out of
-    large graphs: there all are "cost".
+    Every other device is simulated for each group with a choice; in large graphs none.
     """
     evaluator, device_of, groups = found.evaluator, {**found.device_of}, found.groups
     graph, cluster = evaluator.graph, evaluator.cluster

@@ -50,8 +50,7 @@ class Functions:
     """How the units of a step run: several as one function, if they may.
 
     Units of unlike `key` are never one function; calling one costs `part_seconds` of
-    each device. `step_of` gives, for the device of every unit, the step of the
-    functions and the device of each.
+    each device. `step_of` gives their step and devices, for the units' devices.
     """
 
     key: Ints
@@ -301,8 +300,7 @@ def bind_shared_weights(graph: Graph) -> Graph:
 def running_order(after: Sequence[Collection[int]]) -> list[int]:
     """A topological order that follows a branch to its end before the next.
 
-    Kahn's algorithm with a stack: what a call makes ready comes next. Stages cut from a
-    depth-first postorder are 3 % slower.
+    Kahn's algorithm with a stack. Stages of a depth-first postorder are 3 % slower.
     """
     waiting, order = Counter(chain(*after)), list[int]()
     ready = [call for call in reversed(range(len(after))) if not waiting[call]]

@@ -229,8 +229,7 @@ def call_seconds(
 def function_seconds(row: Row, units: Units, called: float) -> Row:
     """Seconds of the tasks of units, from those of single calls on a device.
 
-    A unit of calls is a function, whose call costs so much on its device; what computes
-    nothing is no function and costs nothing.
+    A unit of calls is a function, whose call costs so much, unless it computes nothing.
     """
     count, size = len(row) // 3, sum(map(len, units))
     called *= len(units) < size

@@ -273,6 +273,8 @@ def test_what_a_row_says_to_type_gives_that_row_or_a_faster_one(graph):
     for row in found.all:
         made = eval(row.how, {"plan": plan, "source": graph, "cluster": BOX})
         assert made.seconds <= 1.03 * row.seconds, row.how
+        used = {made.device_of[call.part] for call in made.graph.calls if call.weights}
+        assert (row.kind == "one device") == (len(used) == 1), row.how
 
 
 def test_the_largest_batch_of_a_plan_counts_how_it_runs():

@@ -133,11 +133,10 @@ def test_shares_of_gpus_are_compiled_where_keras_would_compile(cluster, monkeypa
     """Unless told otherwise; what XLA refuses, CPUs and stand-ins run plainly."""
     monkeypatch.setattr(keras_api, "compiles_by_itself", lambda model: True)
     gpus = [replace(device, stand_in=False) for device in cluster.of_kind("gpu")]
-    real = sn.Cluster((*gpus, *cluster.of_kind("cpu")))
     wide = [layers.Dense(4), layers.Flatten()]
     net = two_branches(wide, layers.LSTM(20), shape=(5, 3)).source
     how = {"batch": BATCH, "pins": {"head": "cpu"}, "time_limit": 0.1}
-    plan = sn.plan(net, real, **how)
+    plan = sn.plan(net, sn.Cluster((*gpus, *cluster.of_kind("cpu"))), **how)
 
     def run(**options):
         made = placed_of(sn.emit(net, plan, **options))

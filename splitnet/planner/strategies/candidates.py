@@ -121,8 +121,14 @@ def compared(
     found: Iterable[Candidate], chosen: Candidate | None = None
 ) -> StrategyComparison:
     """The best candidate of each kind; of the chosen one's kind, that one."""
+    every = sorted(found, key=lambda c: (not c.fits, c.seconds))
+    simple = choose(c for c in every if c.towers == c.execution.microbatches == 1)
     best = {} if chosen is None else {chosen.kind: chosen}
-    for one in sorted(found, key=lambda c: (not c.fits, c.seconds)):
+    for one in every:
+        if one.kind == "placement" and simple and simple.kind == "one device":
+            if one.seconds >= simple.seconds:  # nothing that is typed gives it
+                continue
+            one.row = replace(one.row, how="plan(source, cluster, cut_penalty=0)")
         best.setdefault(one.kind, one)
     rows = sorted(best.values(), key=lambda one: (not one.fits, one.seconds))
     return StrategyComparison(tuple(c.row for c in rows), chosen.kind if chosen else "")

@@ -163,8 +163,7 @@ def test_units_are_merged_after_a_run_that_ended_early():
     for seed in range(5):
         draw = np.random.default_rng(seed)
         place = draw.integers(2, size=groups)
-        seconds = makespan(tasks, place, inf)
-        assert makespan(tasks, place, 0.95 * seconds) == inf
+        assert makespan(tasks, place, 0.95 * makespan(tasks, place, inf)) == inf
         cluster = draw.integers(15, size=groups)
 
         found, wanted = merged(tasks, cluster), merged(fresh, cluster)
