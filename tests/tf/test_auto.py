@@ -249,7 +249,7 @@ def still():
         (lambda: stack(keras.Sequential([layers.BatchNormalization()])), ANY, "itself"),
         (still, {"microbatches"}, "divides its kernel"),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
-        (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), ANY, "batch"),
+        (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), {*ANY, "batch"}, "fixed"),
         (mixing, ANY, "makes one tensor of all samples"),
     ],
 )
