@@ -210,8 +210,9 @@ def largest_batch(
     options, fixed = PlanOptions(**known, nested=nested), []
     if not isinstance(source, Graph):
         from splitnet.tf.reading.read import fixed_batches
+        from splitnet.tf.reading.source import resolved
 
-        fixed = fixed_batches(source)
+        fixed = fixed_batches(source := resolved(source))
     if fixed:
         options, most = replace(options, batch=fixed[0]), fixed[0]
     _, graph, cluster, options = _read(source, cluster, options)

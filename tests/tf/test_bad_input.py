@@ -89,16 +89,16 @@ def test_faults_of_bodies_come_all_at_once():
 
 def test_another_batch_than_the_models_own_is_told():
     """A model of a fixed batch size is planned for that one alone; none larger fits."""
-    cluster = sn.Cluster.of("2*gpu", "cpu")
+    box = functools.partial(sn.Cluster.of, "2*gpu", "cpu", memory=0)
     model = stack(layers.Dense(2), batch_shape=(8, 6))
 
-    assert sn.plan(model, cluster, batch=8, effort=1).batch == 8
+    assert sn.plan(model, box(), batch=8, effort=1).batch == 8
     with pytest.raises(sn.DeclarationError, match=r"fixed batch size of 8.*batch=8"):
-        sn.plan(model, cluster)
-    for memory, batch in (("1 MiB", 8), ("100 B", 0)):
-        assert sn.largest_batch(model, sn.Cluster.of("cpu", cpu_memory=memory)) == batch
+        sn.plan(model, box())
+    for source, memory, batch in ((lambda: model, "1 MiB", 8), (model, "100 B", 0)):
+        assert sn.largest_batch(source, box(cpu_memory=memory)) == batch
     with pytest.raises(sn.InfeasibleError, match="try +[0-9.]+ times the memory"):
-        sn.plan(model, sn.Cluster.of("cpu", cpu_memory="400 B"), batch=8, effort=1)
+        sn.plan(model, box(cpu_memory="400 B"), batch=8, effort=1)
 
 
 def odd(kind, *args, **attached):
