@@ -19,13 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splitnet.planner import load_graph
-from splitnet.planner.engine.compiler import (
-    RandomState,
-    below,
-    compiled,
-    entry,
-    uniform,
-)
+from splitnet.planner.engine.compiler import Xorshift, below, compiled, entry, uniform
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import Records, Tasks, fields, records
 from splitnet.planner.load_graph import Bools, Floats, ForwardGraph, Ints, LoadGraph
@@ -60,7 +54,7 @@ class State(NamedTuple):
     numbers: Records
     block: Ints
     mark: Ints
-    random: RandomState
+    random: Xorshift
 
 
 class Rules(NamedTuple):
@@ -83,7 +77,7 @@ class Rules(NamedTuple):
     left: Bools
 
 
-def state_of(graph: LoadGraph, place: Ints, random: RandomState) -> State:
+def state_of(graph: LoadGraph, place: Ints, random: Xorshift) -> State:
     """State of an assignment; no value is known yet."""
     cuts = load_graph.cut_size(graph, place)
     return State(
@@ -162,7 +156,7 @@ def is_legal(
 
 
 @compiled
-def propose(graph: LoadGraph, place: Ints, x: int, random: RandomState) -> int:
+def propose(graph: LoadGraph, place: Ints, x: int, random: Xorshift) -> int:
     """A device for a group, mostly one where it shares a net with a group."""
     first = graph.group_start[x]
     degree = graph.group_start[x + 1] - first

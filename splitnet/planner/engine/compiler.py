@@ -20,8 +20,7 @@ import numpy.typing as npt
 from splitnet.core.serialization import user_cache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-RandomState = npt.NDArray[np.uint64]
+Xorshift = npt.NDArray[np.uint64]
 
 _HERE = Path(__file__).parent
 
@@ -84,13 +83,13 @@ def is_compiled(name: str) -> bool:
     return _CACHE is not None and any(_CACHE.rglob(f"*.{name}-*.nbi"))
 
 
-def random_state(seed: int) -> RandomState:
+def random_state(seed: int) -> Xorshift:
     """State of the generator: never 0, and mixed so that near seeds differ."""
     return np.random.SeedSequence(seed).generate_state(1, np.uint64) | np.uint64(1)
 
 
 @compiled
-def uniform(state: RandomState) -> float:
+def uniform(state: Xorshift) -> float:
     """Random number in [0, 1): xorshift64 of Marsaglia (2003)."""
     x = state[0]
     x ^= x << np.uint64(13)
@@ -101,6 +100,6 @@ def uniform(state: RandomState) -> float:
 
 
 @compiled
-def below(state: RandomState, count: int) -> int:
+def below(state: Xorshift, count: int) -> int:
     """Random integer in [0, count)."""
     return int(uniform(state) * count)

@@ -177,6 +177,13 @@ def cut_functions(tasks: Tasks, long: float) -> int:
     return count
 
 
+def regrouped(tasks: Tasks, cluster: Ints) -> Tasks:
+    """Tasks whose units move with their cluster and run one by one, as before."""
+    units = tasks.units.copy()
+    units.group[:-1] = cluster[units.group[:-1]]
+    return tasks._replace(units=units)
+
+
 def merged(tasks: Tasks, cluster: Ints) -> Tasks:
     """Tasks with a cluster's units merged as far as they are one run; approximate."""
     units, items, given = tasks.units[:-1], tasks.items[:-1], tasks.contributions

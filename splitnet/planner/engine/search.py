@@ -25,7 +25,7 @@ from splitnet.planner import problem as problems
 from splitnet.planner.engine import annealing, starts
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import random_state
-from splitnet.planner.engine.functions import merged
+from splitnet.planner.engine.functions import merged, regrouped
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import Tasks, tasks_of
 from splitnet.planner.engine.uncompiled import repaired, with_bytes_as_seconds
@@ -40,7 +40,7 @@ _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 # until the end. An estimate of so many times the capacity is not simulated.
 _KEPT, _ROOMY, _UNSURE, _TOO_FULL = 0.9, 2, 0.1, 1.2
 _ELITE = 10  # best assignments that are kept
-_NEW, _CHAINS = 0.15, 0.8  # of the turns, those with a new start; that merge chains
+_NEW, _CHAINS = (0.15, 0.4), 0.8  # of turns: with new starts of calls, of parts; chains
 _CHAIN = 3.0, inf  # groups and bytes of a chain, at most
 # List schedules to begin with; how often a turn goes on with the room that peaks need.
 _SCHEDULES, _CORRECTIONS = 10, 4
@@ -83,6 +83,8 @@ class _Search:
         elif self.free:
             rules = (0.004, 0.004), 0.08, 0.6, 3, 0.05
         self.growth, self.construct, self.combine, self.greed, self.hottest = rules
+        # Parts run one by one: clusters of them would be simulated as one function.
+        self.parts = self.tasks is not None and problem.functions is None
         self.hot = self.end = 0.0  # of this turn
         self.kind = np.array(problems.equivalent_devices(problem))
         # Bytes by which peaks are above estimates, of assignments like the last ones.
@@ -93,11 +95,9 @@ class _Search:
 
     def takes(self, value: float) -> bool:
         """Whether an assignment of this value would be one of the best."""
-        if len(self.elite) >= _ELITE and value >= self.elite[-1].value:
-            return False
-        return value < inf and not any(
-            abs(value - one.value) <= 1e-9 * value for one in self.elite
-        )
+        full = len(self.elite) >= _ELITE and value >= self.elite[-1].value
+        near = (abs(value - one.value) <= 1e-9 * value for one in self.elite)
+        return value < inf and not full and not any(near)
 
     def keep(self, place: Ints) -> Floats | None:
         """Add to the best if allowed; what lacks if only its peaks have no room."""
@@ -213,7 +213,8 @@ class _Search:
     def _improve(self, target: Problem, tasks: Tasks | None) -> None:
         """Anneal a new assignment, a good one, or what two good ones share."""
         random, groups, new = self.random, target.group_count, not self.elite
-        new |= random.random() < _NEW and (self.free or tasks is not None)
+        often = random.random() < _NEW[self.parts]
+        new |= often and (self.free or tasks is not None)
         if new:
             start, keep = self.nearest.place, self.nearest.place * (not self.free)
         else:
@@ -255,8 +256,7 @@ class _Search:
         target = max(int(clusters), 2 * here.device_count)
         chains = tasks is not None and random.random() < _CHAINS
         while (groups := here.group_count) > target or chains:
-            count = max(target, groups // 2)
-            count = target if count < 1.5 * target else count
+            count = target if groups // 2 < 1.5 * target else groups // 2
             how = (1, random, 0.0, _CHAIN) if chains else (count, random, power, most)
             cluster, count = starts.merge_edges(here, keep, *how, chains=chains)
             if count > 0.95 * groups and not chains:
@@ -269,7 +269,8 @@ class _Search:
             keep = load_graph.last_of(cluster, count, keep)
             if tasks is not None:
                 self.budget.spend(400 + len(tasks.units))
-                tasks = merged(tasks, cluster)
+                one_by_one = self.parts and not new
+                tasks = (regrouped if one_by_one else merged)(tasks, cluster)
         if new and tasks is not None:
             noise = random.random()
             place = starts.list_schedule(here.graph, noise, random, self.state)

@@ -18,7 +18,7 @@ import numpy as np
 
 from splitnet.planner import load_graph
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.compiler import RandomState, entry, uniform
+from splitnet.planner.engine.compiler import Xorshift, entry, uniform
 from splitnet.planner.engine.functions import root_of
 from splitnet.planner.load_graph import Bools, Floats, Ints, LoadGraph
 from splitnet.planner.problem import Problem, contract
@@ -251,7 +251,7 @@ def schedule(
     end: Floats,
     free: Floats,
     used: Floats,
-    random: RandomState,
+    random: Xorshift,
 ) -> None:
     """Put every group, in this order, where it ends first; `place` is -1 at first."""
     for i in range(len(order)):
@@ -277,7 +277,7 @@ def schedule(
 
 
 def list_schedule(
-    graph: LoadGraph, noise: float, random: np.random.Generator, state: RandomState
+    graph: LoadGraph, noise: float, random: np.random.Generator, state: Xorshift
 ) -> Ints:
     """A list schedule, longest path first; copies as on the producer's slowest kind."""
     groups, devices = graph.allowed.shape

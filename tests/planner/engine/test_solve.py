@@ -9,7 +9,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.plan import CONTIGUITIES, OBJECTIVES, PlanOptions
 from splitnet.planner import analysis
 from splitnet.planner.bounds import lower_bound
-from splitnet.planner.engine.functions import merged
+from splitnet.planner.engine.functions import merged, regrouped
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.solve import solve, warm_up
 from splitnet.planner.engine.tasks import tasks_of
@@ -164,11 +164,12 @@ def test_units_are_merged_after_a_run_that_ended_early():
         draw = np.random.default_rng(seed)
         place = draw.integers(2, size=groups)
         assert makespan(tasks, place, 0.95 * makespan(tasks, place, inf)) == inf
-        cluster = draw.integers(15, size=groups)
-
+        cluster, on = draw.integers(15, size=groups), draw.integers(2, size=15)
         found, wanted = merged(tasks, cluster), merged(fresh, cluster)
+        moved = makespan(regrouped(tasks, cluster), on, inf)
 
         assert found.units.group.tolist() == wanted.units.group.tolist()
+        assert moved == makespan(fresh, on[cluster], inf)
 
 
 def test_moves_of_many_parts_are_simulated_by_compiled_code(monkeypatch):
