@@ -45,24 +45,22 @@ def net():
     return net
 
 
-@pytest.mark.parametrize(
-    ("make", "fixed"),
-    [
-        (model, {"towers": 1, "microbatches": 2, "schedule": "1f1b"}),
-        (net, {"towers": 2, "microbatches": 3}),
-    ],
-)
+FIXED = {
+    model: {"towers": 1, "microbatches": 2, "schedule": "1f1b"},
+    net: {"towers": 2, "microbatches": 3},
+}
+
+
+@pytest.mark.parametrize(("make", "fixed"), FIXED.items())
 def test_every_strategy_trains_as_the_plain_model(make, fixed, cluster):
     """Losses and weights to rounding, and an audit that rings for another plan."""
-    source = make()
-    if make is net:
-        cluster = four(cluster)
-    plan = planned(source, cluster, **fixed)
+    source, box = make(), four(cluster) if make is net else cluster
+    plan = planned(source, box, **fixed)
     placed = assert_trains_as_plain(source, plan, BOTH)
 
     assert plan.execution.microbatches == fixed["microbatches"]
     if make is net:
-        assert set(plan.device_of.values()) == {*cluster.names}
+        assert set(plan.device_of.values()) == {*box.names}
         assert not sn.audit(placed, elsewhere(plan), (BOTH, Y)).ok
 
 
@@ -203,9 +201,8 @@ def test_tables_are_cut_as_often_as_it_takes():
 
 
 def test_a_refusal_names_the_slices_that_fit(cluster):
-    net = wide_net()
     with pytest.raises(sn.InfeasibleError, match=r"split=\{'wide': \d\}"):
-        sn.plan(net, small(cluster, net), batch=BATCH, time_limit=0.1)
+        sn.plan(wide_net(), small(cluster, wide_net()), batch=BATCH, time_limit=0.1)
 
 
 def test_layers_of_a_branch_that_fits_nowhere_are_cut():
@@ -231,9 +228,13 @@ class Counting(layers.Layer):
 ANY = {"microbatches", "towers"}
 
 
-def mixing():
-    x = keras.Input((6,))
-    return keras.Model(x, x * keras.ops.mean(x))
+COMBINED = {
+    "mean": lambda x: x * keras.ops.mean(x),
+    "softmax": lambda x: keras.ops.softmax(x, axis=0),
+    "cumsum": lambda x: keras.ops.cumsum(x, axis=-2),
+    "flip": keras.ops.flip,
+    "unit_normalization": layers.UnitNormalization(axis=0),
+}
 
 
 def still():
@@ -244,13 +245,13 @@ def still():
 @pytest.mark.parametrize(
     ("make", "which", "words"),
     [
-        (lambda: stack(layers.Dense(2), layers.Dropout(0.5)), set(), ""),
+        (lambda: stack(keras.ops.sort, layers.Dropout(0.5)), set(), ""),
         (lambda: stack(layers.BatchNormalization(name="bn")), {"microbatches"}, "'bn'"),
         (lambda: stack(keras.Sequential([layers.BatchNormalization()])), ANY, "itself"),
         (still, {"microbatches"}, "divides its kernel"),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
         (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), {*ANY, "batch"}, "fixed"),
-        (mixing, ANY, "makes one tensor of all samples"),
+        *((lambda one=one: stack(one), ANY, name) for name, one in COMBINED.items()),
     ],
 )
 def test_what_cannot_be_divided_exactly_is_named(make, which, words):

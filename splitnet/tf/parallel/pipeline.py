@@ -36,6 +36,7 @@ _Waits = tuple[int, list[_Unit], list[_Unit]]
 _SPECTRAL = keras.layers.SpectralNormalization
 _MEANS = ("sum_over_batch_size", "mean", "auto")
 _OF_BATCHES = ("dice", "tversky")  # losses of Keras that may be no such means
+_APART = ("Append", "Concatenate", "Repeat", "Squeeze")  # along samples, combining none
 
 
 def pipelined(model: Any, placed: Placed) -> None:
@@ -151,7 +152,6 @@ class _Turns:
         self.tape: Any = None
         self.weight: Any = None
         self._waits = waits
-        self._adders: dict[tuple[Any, ...], Any] = {}  # functions, by what they add
         # For each micro-batch, a tensor that each unit returned, forward and backward.
         self._ran: list[tuple[dict[_Unit, Any], dict[_Unit, Any]]] = []
 
@@ -188,15 +188,14 @@ class _Turns:
                 with tf.device(key[1]):
                     self.sums[key] = gradient if both[0] is None else _added(*both)
         for device, pairs in dense.items():
-            keys, given = tuple(pairs), list(pairs.values())
-            if keys not in self._adders:
-                specs = tf.nest.map_structure(  # unnamed, so that stages alike share
-                    lambda one: tf.TensorSpec(one.shape, one.dtype), given
-                )
-                with tf.init_scope():  # without the devices of the step that is made
-                    self._adders[keys] = _gradient_sums.get_concrete_function(specs)
+            given = list(pairs.values())
+            specs = tf.nest.map_structure(  # unnamed, so that stages alike share
+                lambda one: tf.TensorSpec(one.shape, one.dtype), given
+            )
+            with tf.init_scope():  # without the devices of the step that is made
+                added = _gradient_sums.get_concrete_function(specs)
             with tf.device(device):
-                self.sums |= dict(zip(keys, self._adders[keys](given)))
+                self.sums |= dict(zip(pairs, added(given)))
 
     def total(self, variables: list[Any]) -> list[Any]:
         """The gradient of the whole batch, for each variable."""
@@ -239,9 +238,9 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     if faults:
         what = f"{head} model {model.name!r} cannot be cut; use microbatches=1."
         raise DeclarationError(listed(what, faults))
-    if mixing := [n.operation.name for n in keras_api.nodes_of(model) if _mixes(n)]:
-        what = f"{', '.join(mixing[:6])} makes one tensor of all samples"
-        warn(f"{head} {what}, here of each micro-batch, which trains another model.")
+    if names := [n.operation.name for n in keras_api.nodes_of(model) if _combines(n)]:
+        what = f"{', '.join(names[:6])} combines samples"
+        warn(f"{head} {what}, here those of a micro-batch, which trains another model.")
     outputs = zip(model.output_names, model.outputs)
     if masked := [name for name, out in outputs if keras_api.mask_of(out) is not None]:
         warn(
@@ -300,10 +299,17 @@ def warn_of_norms(model: Any, placed: Placed) -> None:
             warn(f"{into}, {why}. Freeze it again, and compile.")
 
 
-def _mixes(node: Any) -> bool:
-    """Whether a call combines samples: it reads a batch, what it makes is none."""
-    inputs, outputs = node.input_tensors, node.outputs
-    return any(map(is_split, inputs)) and not all(map(is_split, outputs))
+def _combines(node: Any) -> bool:
+    """Whether a call combines samples: along their axis, or to what is no batch."""
+    one, inputs, outputs = node.operation, node.input_tensors, node.outputs
+    if not any(map(is_split, inputs)):
+        return False
+    axes = getattr(one, "axis", ())  # of layers, None is none of them
+    axes = 0 if axes is None and not isinstance(one, keras.layers.Layer) else axes
+    rank = max(1, len(inputs[0].shape), len(outputs[0].shape))
+    axes = [n % rank for n in keras.tree.flatten(axes) if isinstance(n, int)]
+    along = 0 in axes and type(one).__name__ not in _APART
+    return along or not all(map(is_split, outputs))
 
 
 def _own_steps(model: Any) -> list[str]:
@@ -357,8 +363,8 @@ def obstacles_of(source: Any) -> dict[str, str]:
     for site in blueprint.sites:
         if any(map(is_sparse, site.node.input_tensors)):
             note(f"{site.call!r} reads a sparse tensor")
-        if _mixes(site.node):
-            note(f"{site.call!r} makes one tensor of all samples")
+        if _combines(site.node):
+            note(f"{site.call!r} combines samples")
         for layer in keras_api.sublayers(site.node.operation):
             if layer in keras_api.norms_of(layer):
                 note(f"{layer.name!r} would see each by itself", "microbatches")

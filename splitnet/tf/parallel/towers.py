@@ -242,10 +242,7 @@ class SynchronisedNorm(TowerRunner):
 
 
 def _combined(each: list[list[Any]], shards: Shards) -> tuple[Any, Any]:
-    """Mean and variance of the whole batch from each tower's; counts, if masked.
-
-    The variance of a union is the mean variance plus the variance of the means.
-    """
+    """Mean and variance of all samples (law of total variance); counts, if masked."""
     means, variances, *counts = zip(*each)
     dtype = means[0].dtype
     if counts:  # those of copies of the first sample are none

@@ -211,10 +211,7 @@ def _structure_of(
 
 
 def _kept_bytes(sites: Sequence[Site], works: Sequence[Work], batch: int) -> list[int]:
-    """The bytes that each call keeps for the backward pass, each tensor counted once.
-
-    A tensor is its maker's if that reads it again, else the first reader's.
-    """
+    """Bytes kept for the backward pass; of a tensor by the first call that does so."""
     nodes = [site.node for site in sites]
     memory: dict[int, Any] = {}  # the tensor whose memory a view shares
     for node, work in zip(nodes, works):

@@ -347,10 +347,7 @@ def _peak(
 
 
 def _early(backward: _Ops, incoming: _Tensors) -> tuple[list[Any], list[Any]]:
-    """What gradient operations read that is made as soon as the backward pass begins.
-
-    It needs no incoming gradient: products, and transposes that are made again.
-    """
+    """What gradient operations read that needs no gradient, so it is made at once."""
     waiting, made = {id(t.op) for t in incoming}, {id(op) for op in backward}
     found, others = dict[int, Any](), dict[int, Any]()
     for op in backward:

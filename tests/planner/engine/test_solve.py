@@ -79,9 +79,7 @@ def test_search_is_repeated_and_longer_ones_go_on(objective):
 
 def test_clock_ends_a_search_and_says_so():
     problem = drawn.step_problem(24, 1)
-
     found = solve(problem, objective="latency", effort=10**12, time_limit=0.2)
-
     assert found.ended_by_clock
     assert found.feasible
 
