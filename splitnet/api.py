@@ -204,7 +204,7 @@ def largest_batch(
     Of a model with a fixed batch size it is that one, or 0. `device_of` keeps a
     placement, as in `score`, and of a plan how it runs; otherwise each batch is placed
     anew in two seconds. More may fit in micro-batches, or where placing takes longer.
-    None above `most` is tried. Bytes of a `Graph` grow with it. The rest is as in plan.
+    None above `most` is tried. Bytes of a `Graph` grow with it. Others: as in `plan`.
     """
     known = {"pins": pins, "optimizer": optimizer, "training": training}
     options, fixed = PlanOptions(**known, nested=nested), []

@@ -368,7 +368,7 @@ def bench(
 ) -> None:
     """Time steps as planned and on one device, in turn: of training, or forward.
 
-    The data are synthetic. One device is TensorFlow's own: the first GPU, or the CPU.
+    The data are synthetic. The one device is the first GPU, or else the CPU.
     """
     made, placed, data = _placed(target, options)
     kind, step = ("training", "train") if made.training else ("inference", "predict")

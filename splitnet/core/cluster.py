@@ -284,7 +284,7 @@ class Cluster(Pictured):
         """Describe a machine in a line: "gpu:0", "4*gpu", "cpu", "worker:1/gpu:0".
 
         `memory` ("16 GiB", or bytes), `speed` ("40 TFLOP/s") and `preset` ("A100") are
-        of each GPU, `cpu_memory` of each CPU, `link` ("25 GB/s") and `latency` of all.
+        of GPUs, `cpu_memory` of CPUs, `link` ("25 GB/s") and `latency` of all links.
         """
         faults, devices = list[str](), list[Device]()
         gpu: dict[str, Any] = {"memory": memory, "speed": speed, "preset": preset}

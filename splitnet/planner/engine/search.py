@@ -41,7 +41,8 @@ _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 _KEPT, _ROOMY, _UNSURE, _TOO_FULL = 0.9, 2, 0.1, 1.2
 _ELITE = 10  # best assignments that are kept
 _NEW, _CHAINS = (0.15, 0.4), 0.8  # of turns: with new starts of calls, of parts; chains
-_CHAIN = 3.0, inf  # groups and bytes of a chain, at most
+# Most groups and bytes of a chain; how often, per group, a turn simulates merged parts.
+_CHAIN, _QUICK = (3.0, inf), 1e-4
 # List schedules to begin with; how often a turn goes on with the room that peaks need.
 _SCHEDULES, _CORRECTIONS = 10, 4
 
@@ -83,7 +84,7 @@ class _Search:
         elif self.free:
             rules = (0.004, 0.004), 0.08, 0.6, 3, 0.05
         self.growth, self.construct, self.combine, self.greed, self.hottest = rules
-        # Parts run one by one: clusters of them would be simulated as one function.
+        # Parts run one by one; merged ones are quick to simulate, as one function.
         self.parts = self.tasks is not None and problem.functions is None
         self.hot = self.end = 0.0  # of this turn
         self.kind = np.array(problems.equivalent_devices(problem))
@@ -255,6 +256,8 @@ class _Search:
         most = each, 0.5 * room.max(initial=0.0, where=limited) or inf
         target = max(int(clusters), 2 * here.device_count)
         chains = tasks is not None and random.random() < _CHAINS
+        quick = new or not self.parts or random.random() < _QUICK * here.group_count
+        merge = merged if quick else regrouped
         while (groups := here.group_count) > target or chains:
             count = target if groups // 2 < 1.5 * target else groups // 2
             how = (1, random, 0.0, _CHAIN) if chains else (count, random, power, most)
@@ -269,8 +272,7 @@ class _Search:
             keep = load_graph.last_of(cluster, count, keep)
             if tasks is not None:
                 self.budget.spend(400 + len(tasks.units))
-                one_by_one = self.parts and not new
-                tasks = (regrouped if one_by_one else merged)(tasks, cluster)
+                tasks = merge(tasks, cluster)
         if new and tasks is not None:
             noise = random.random()
             place = starts.list_schedule(here.graph, noise, random, self.state)
