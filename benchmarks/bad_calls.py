@@ -136,7 +136,7 @@ def api_calls(draw, folder):
     search |= {"optimizer": "adam", "time_limit": 0.05, "effort": 9, "training": True}
     search |= {"contiguity": "free", "seed": 1, "cut_penalty": 0.1, "regroup": False}
     search |= {"batch": 8, "nested": "keep", "on_progress": None}
-    known = Costs(links=box.links)
+    known = Costs(stand_ins=True)
     cost = {name: search[name] for name in ("batch", "objective", "costs", "optimizer")}
     out = folder / "out"
     branch = {"verb": "branch", "name": "b", "inputs": "x", "body": dense}
@@ -278,7 +278,7 @@ CLUSTER += 'between = ["gpu:0", "*"]\n[hosts]\n"worker:0" = "127.0.0.1:1"\n'
 def saved(folder):
     """A file of each kind: name -> path, and kind -> plain values."""
     import splitnet as sn
-    from splitnet.core.cluster import Cluster
+    from splitnet.core.cluster import Cluster, Link
     from splitnet.core.costs import CallSeconds, Costs, UpdateSeconds, save_costs
     from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
     from splitnet.core.serialization import encode
@@ -315,7 +315,7 @@ def saved(folder):
     table = Costs(
         (CallSeconds("left", "gpu", 0.5, 1.0),),
         (UpdateSeconds("gpu", 1e9),),
-        box.links,
+        (Link("gpu:0", "gpu:1", 1e9, 1e-5),),
     )
     save_costs(table, paths["costs"])
     values = {n: json.loads(Path(paths[n]).read_text()) for n in ("plan", "costs")}
