@@ -142,10 +142,10 @@ def test_what_hangs_on_a_model_is_its_own(cluster):
     assert placed.blocks[0] is placed.get_layer("a")
     assert placed.middle["a"] is placed.get_layer("a").output
     assert placed.augment is not model.augment
-    assert_near(placed.augment.get_weights(), model.augment.get_weights())
-    assert_near(placed.loose.get_weights(), model.loose.get_weights())
     placed.compile(placed.optimizer, "mse", weight=1.0)
     sn.audit(placed, None, (x, y)).check()
+    with pytest.raises(sn.AuditError, match="the watched step .* failed: Op"):
+        sn.audit(placed, None, x)  # on which a step of its own trains, if it can
     assert int(placed.second.iterations) == 1
     model.steps.assign(5.0)
     for one in (placed, model):

@@ -42,7 +42,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
 
     Args:
         model: a compiled Keras model, emitted by splitnet or not. One that is not
-            compiled is audited in its forward pass only.
+            compiled, or lacks targets to train on, is audited in its forward pass.
         plan: what it should do; that of the emitted model if None. Of one that was made
             with training=False the forward pass is audited.
         batch: one batch as `fit` takes it: `(x, y)` or `(x, y, sample_weight)`, with a
@@ -60,7 +60,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         raise AuditError(f"{fault}: give audit() the plan that it should keep.")
     plan = placed.plan if plan is None else plan
     inputs, targets, weights = unpacked(batch)
-    training = model.compiled and targets is not None and plan.training
+    training = trains(model, targets) and plan.training
     with contextlib.ExitStack() as held:
         held.enter_context(_ONE_AT_A_TIME)
         functions = held.enter_context(tf_api.watch_graphs())
@@ -83,14 +83,13 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
                 with tf.device("CPU:0"):  # where the data of `fit` is
                     given = keras.tree.map_structure(tf.identity, inputs)
                 tf.function(lambda given: model(given, training=False))(given)
+            placed.graphs.update({} if placed.graphs else known)
             graphs = list(placed.graphs)  # which the model's own step replaces
-            placed.graphs.update({} if graphs else known)
         except Exception as error:  # whatever a model makes of a batch
             why = f"{type(error).__name__}: {first_line(error)}"
             fault = f"the watched step of model {model.name!r} failed: {why}"
             raise AuditError(f"{fault} Give a batch that model.fit takes.") from error
     size = _batch_size(inputs)
-    graphs = graphs or list(known)
     return _judged(model, plan, placed, functions, graphs, size, training=training)
 
 
@@ -168,6 +167,12 @@ def _judged(
         batch=batch,
     )
     return audit_of(plan, seen)
+
+
+def trains(model: Any, targets: Any) -> bool:
+    """Whether a batch is one to train a model on; its own step may need no targets."""
+    alone = keras_api.own_steps(model) or keras_api.compiled_loss(model) is None
+    return model.compiled and (targets is not None or bool(alone))
 
 
 def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:

@@ -304,9 +304,14 @@ def seed_of_all() -> Any:
     return known and known.state
 
 
-def compiled_loss(model: Any) -> Any:
-    """What works out a compiled model's loss; None if nothing does."""
-    return getattr(model, "_compile_loss", None)
+def own_steps(model: Any) -> list[str]:
+    """Which methods that train a model its class has of its own."""
+    names = ("train_step", "compute_loss")
+    return [n for n in names if getattr(type(model), n) is not getattr(keras.Model, n)]
+
+
+compiled_loss = attrgetter("_compile_loss")
+"""What works out a compiled model's loss; None if nothing does."""
 
 
 def build_at_once(model: Any) -> None:

@@ -1,6 +1,6 @@
 """Data parallelism of a whole Keras model: its calls as one branch of towers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -112,10 +112,7 @@ def towers_of(
             key = placed.key_of[id(its)]
             part_of[id(node)] = part = placed.part_of[key]
             here = placed.device_of[key]
-            homes[part] = [
-                dict(zip(used, group)).get(here.name) or _near(cluster, here, group)
-                for group in groups
-            ]
+            homes[part] = [_near(cluster, here, dict(zip(used, g))) for g in groups]
     parts, each = [Part(name, "input", ("cpu",)) for name in inputs], {}
     for name, where in homes.items():
         if len(where) > 1 and (placed is None or len({*where}) > 1):
@@ -141,11 +138,11 @@ def _used(placed: Placed) -> list[str]:
     return [name for name in workers if name in busy]
 
 
-def _near(cluster: Cluster, device: Device, group: Sequence[str]) -> str:
-    """The device of this one's kind on the host of a tower, such as its CPU."""
-    hosts = {name.rpartition("/")[0] for name in group}
+def _near(cluster: Cluster, device: Device, instead: Mapping[str, str]) -> str:
+    """The device `instead` in a tower, or one of its kind on that host, as a CPU."""
+    hosts = {name.rpartition("/")[0] for name in instead.values()}
     near = (d.name for d in cluster.of_kind(device.kind) if {d.host} == hosts)
-    return next(near, cluster.home.name)
+    return instead.get(device.name) or next(near, cluster.home.name)
 
 
 def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:

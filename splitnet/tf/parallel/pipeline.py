@@ -233,7 +233,7 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     ends = (*model.inputs, *model.outputs)
     faults += [f"{end.name!r} is a sparse tensor" for end in ends if is_sparse(end)]
     faults += [f"{end.name!r} has no axis of samples" for end in ends if not end.shape]
-    own = _own_steps(model)
+    own = keras_api.own_steps(model)
     faults += [f"{type(model).__qualname__} has a {name} of its own" for name in own]
     if faults:
         what = f"{head} model {model.name!r} cannot be cut; use microbatches=1."
@@ -312,11 +312,6 @@ def _combines(node: Any) -> bool:
     return along or not all(map(is_split, outputs))
 
 
-def _own_steps(model: Any) -> list[str]:
-    names = ("train_step", "compute_loss")
-    return [n for n in names if getattr(type(model), n) is not getattr(keras.Model, n)]
-
-
 def _sums(model: Any) -> list[str]:
     """The names of a compiled model's losses that are no means over samples."""
     found = []
@@ -376,7 +371,7 @@ def obstacles_of(source: Any) -> dict[str, str]:
                 "seed" not in variable.name for variable in keras_api.states_of(layer)
             ):
                 note(f"{layer.name!r} has a state that its calls may change")
-    for name in _own_steps(source) if isinstance(source, keras.Model) else ():
+    for name in keras_api.own_steps(source) if isinstance(source, keras.Model) else ():
         note(f"the model has a {name} of its own", "microbatches")
     for name in _sums(source):
         note(f"loss {name!r} is no mean over samples", "microbatches")

@@ -208,8 +208,7 @@ def _call_seconds(
     """Seconds forward and backward, and what does not grow; `known` has all sizes."""
     node, target = site.node, stopwatch.target
     tensors, inputs = node.input_tensors, {}
-    given = synthetic([*known.node.input_tensors], batch)
-    values = dict(zip(map(id, tensors), given))
+    values = dict(zip(map(id, tensors), synthetic([*known.node.input_tensors], batch)))
     with tf.device(target):
         clone = Cloner(lambda layer: target).of(node.operation)
         operation = keras_api.operation_fn(clone, training=True)
@@ -234,8 +233,7 @@ def _call_seconds(
             loss = [tf.reduce_sum(t) for t in forward() if t.dtype.is_floating]
         return [g for g in tape.gradient(loss, sources) if g is not None]
 
-    loops = [_Loop(stopwatch, forward)]
-    loops += [_Loop(stopwatch, both)] * bool(sources)
+    loops = [_Loop(stopwatch, one) for one in (forward, both)[: 1 + bool(sources)]]
     share = max(1, batch // _SHARE)
     # They alternate, so that a busy moment is one of each.
     for _, size in product(range(_RUNS), (batch, share)):
