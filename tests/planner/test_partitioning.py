@@ -82,7 +82,7 @@ def test_functions_stand_behind_the_inputs_that_they_read():
 
 def test_functions_that_share_weights_are_bound_and_others_stay_apart():
     """A layer called at both ends of a chain binds them, as near= binds parts."""
-    names = [call.name for call in chain(5).calls]
+    names = [one.name for one in chain(5).calls]
     calls = [call(n, weights=("w",) if n in ("x", "c3") else ()) for n in names]
     graph = graph_of("g", calls, list(pairwise(names)))
     graph = altered(graph, "parts", "c1", apart=("c0",))

@@ -114,14 +114,14 @@ def test_a_compilation_that_cannot_be_copied_is_told(cluster):
             raise NotImplementedError("no words")
 
     model = keras.Sequential([keras.Input((4,)), layers.Dense(2)], name="odd")
-    model.compile(keras.optimizers.MultiOptimizer(chosen_for), "mse")
-    with pytest.warns(UserWarning, match="a function chooses its optimizers"):
-        sn.unplace(model)
+    if hasattr(keras.optimizers, "MultiOptimizer"):  # not in every Keras
+        model.compile(keras.optimizers.MultiOptimizer(chosen_for), "mse")
+        with pytest.warns(UserWarning, match="a function chooses its optimizers"):
+            sn.unplace(model)
     model.compile(Odd(), "mse")
     model.dtype_policy = "mixed_float16"  # losses are to be scaled
     plan = sn.plan(model, cluster, batch=4, time_limit=0.1)
-    words = "copy of model 'odd' is not compiled: no word"
-    with pytest.warns(UserWarning, match=words):
+    with pytest.warns(UserWarning, match="of model 'odd' is not compiled: no word"):
         placed = sn.emit(model, plan)
     assert not placed.compiled
     assert placed.dtype_policy == model.dtype_policy

@@ -23,7 +23,6 @@ from keras.src.backend.common.masking import set_keras_mask as set_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.models.functional import Functional, operation_fn
 from keras.src.ops.symbolic_arguments import SymbolicArguments
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 __all__ = ["Functional", "SymbolicArguments", "in_stateless_scope", "mask_of"]
 __all__ += ["operation_fn", "set_mask"]
@@ -31,6 +30,7 @@ __all__ += ["operation_fn", "set_mask"]
 CARRIED = ("_keras_mask", "_keras_logits")
 """What Keras attaches to a tensor: the mask, and the logits of a probability."""
 CARRIED_SCOPE = "keras_carried"  # the name scope of ops that move it
+_GLOBAL_SEEDS = "global_seed_generator"  # Keras 3.12 has no constant for it
 
 
 def nodes_of(model: Any) -> list[Any]:
@@ -281,21 +281,21 @@ def counting_names_anew() -> contextlib.AbstractContextManager[None]:
 def random_states_kept() -> Iterator[None]:
     """Leave the random states of Python, NumPy and Keras as they were."""
     python, numpy = random.getstate(), np.random.get_state()
-    known = get_global_attribute(GLOBAL_SEED_GENERATOR)
+    known = get_global_attribute(_GLOBAL_SEEDS)
     state = None if known is None else known.state.numpy()
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        set_global_attribute(GLOBAL_SEED_GENERATOR, known)
+        set_global_attribute(_GLOBAL_SEEDS, known)
         if known is not None:
             known.state.assign(state)
 
 
 def seed_of_all() -> Any:
     """The state that numbers without a seed are drawn from; None before the first."""
-    known = get_global_attribute(GLOBAL_SEED_GENERATOR)
+    known = get_global_attribute(_GLOBAL_SEEDS)
     if known is not None and not has_value(known.state):  # made in a stateless scope
         waiting = get_global_attribute("uninitialized_variables")
         waiting[:] = [one for one in waiting if one is not known.state]
