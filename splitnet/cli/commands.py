@@ -100,7 +100,7 @@ def estimate(
     source, cluster, _, search = cli.opened(target, options)
     with progress("comparing strategies"):
         found = sn.compare_strategies(source, cluster, **search)
-    answer([asdict(one) for one in found.all], str(found), for_program=json_)
+    answer([asdict(one) for one in found.all], sn.table(found), for_program=json_)
     return 0 if found.best.fits else 1
 
 

@@ -8,6 +8,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import graphviz
 
@@ -49,15 +50,11 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         lanes[box.lane].append(box.id)
     ends = [(x.source, x.target) for x in shown.links if not x.weights]
     placed, frames, hosts = _place_boxes(sizes, lanes, ends)
-    dot = style.page(
-        graphviz.Digraph("placement"),
-        splines="true",
-        esep="+4",
-        outputorder="edgesfirst",  # boxes cover lines, not the reverse
-        forcelabels="false",  # a label without room is left out
-        pad="0.25",
-        tooltip=style.tip(plan.graph.name),
-    )
+    how: Any = {"splines": "true", "esep": "+4", "pad": "0.25"}
+    how["outputorder"] = "edgesfirst"  # boxes cover lines, not the reverse
+    how["forcelabels"] = "false"  # a label without room is left out
+    how["tooltip"] = style.tip(plan.graph.name)
+    dot = style.page(graphviz.Digraph("placement"), **how)
     for number, (host, rect) in enumerate(hosts.items()):
         name, words = f"host-{number}", [Line(clean(host) or "this machine", 11)]
         with dot.subgraph(name=f"cluster_{name}") as frame:
@@ -154,12 +151,9 @@ def _box_look(box: Box, color: str, compared: bool) -> dict[str, str]:
     blank = compared and not marked or its.kind == "input"
     corners = {"merge": "diagonals", "input": "filled", "weights": "filled"}
     looks = ["filled", corners.get(its.kind, "rounded"), *(["dashed"] if fell else [])]
-    tip = [
-        style.ranged(box.group.members, 120),
-        f"{its.kind} on {its.device}, reason: {its.reason}",
-        *([fell.reason] if fell else []),
-        *box.strayed,
-    ]
+    tip = [style.ranged(box.group.members, 120)]
+    tip += [f"{its.kind} on {its.device}, reason: {its.reason}"]
+    tip += [*([fell.reason] if fell else []), *box.strayed]
     return {
         "shape": "cylinder" if its.kind == "weights" else "box",
         "style": ",".join(looks),
@@ -211,12 +205,13 @@ def _header_rows(
 ) -> Iterator[Line]:
     moved, count = format_bytes(plan.transfer_bytes), len(plan.transfers)
     words = f"{moved} between devices in {counted(count, 'transfer')}"
-    totals = [f"batch {plan.batch}", " ".join(facts.objective_text(plan))]
+    runs = textwrap.shorten(str(plan.execution), 60, placeholder=" ...")
+    totals = [f"batch {plan.batch}", " ".join(facts.objective_text(plan)), runs]
     totals.append(words if count else "no transfers")
     totals += [counted(len(plan.fallbacks), "fallback")] * bool(plan.fallbacks)
     fits, verdict = not plan.verdict.overfull, plan.verdict.headline
     yield Line(shortened(plan.graph.name, int(width / 9)), 15, bold=True)
-    yield Line(" · ".join(totals), 11)
+    yield Line(" · ".join(filter(None, totals)), 11)
     yield Line(shortened(verdict, int(width / 5)), 11, INK if fits else ALARM, not fits)
     yield Line(facts.bottleneck_text(plan), 11)
     if audit is not None:

@@ -69,10 +69,7 @@ def part_facts(plan: Plan) -> dict[str, PartFacts]:
         calls, placement = graph.calls_of[part.name], plan[part.name]
         ends = [c for c in calls if c.name in leaving or c.name in graph.outputs]
         facts[part.name] = PartFacts(
-            name=part.name,
-            kind=part.kind,
-            device=placement.device,
-            reason=placement.reason,
+            *(part.name, part.kind, placement.device, placement.reason),
             fallback=fallbacks.get(part.name),
             layers=tuple(call.kind for call in calls),
             shapes=tuple(shape for call in ends for shape in call.output_shapes),

@@ -122,12 +122,10 @@ def _dot_of_devices(cluster: Cluster) -> str:
         frame = graphviz.Digraph(f"cluster_{host}")
         frame.attr(label=name, style="rounded", color=style.THIN, pack="12")
         for one in (device for device in cluster if device.host == host):
-            stand_in = " (stand-in)" if one.stand_in else ""
-            rows = [
-                Line(one.name.rpartition("/")[2] + stand_in, 10, bold=True),
-                Line(format_bytes(one.memory_bytes)),
-                Line(f"{format_count(one.flops_per_second)}FLOP/s"),
-            ]
+            called = one.name.rpartition("/")[2] + " (stand-in)" * one.stand_in
+            speed = f"{format_count(one.flops_per_second)}FLOP/s"
+            rows = [Line(called, 10, bold=True), Line(format_bytes(one.memory_bytes))]
+            rows.append(Line(speed))
             look = {"fillcolor": mixed(colors[one.name], "#ffffff", 0.72)}
             look["color"] = colors[one.name]
             frame.node(one.name.replace(":", "-"), style.html_label(rows), **look)

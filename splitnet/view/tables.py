@@ -23,7 +23,7 @@ from splitnet.core.audit import ASPECTS, Audit
 from splitnet.core.checks import Width
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_count, format_seconds, percent
-from splitnet.core.plan import Plan
+from splitnet.core.plan import Plan, StrategyComparison
 from splitnet.core.timeline import PHASES, Timeline
 from splitnet.view import facts
 from splitnet.view.style import clean, counted, shape_text, shortened
@@ -50,8 +50,10 @@ class Grid:
         return list(self.rows[0]) if self.rows else []
 
 
-def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
-    """Write a plan, an audit or a cluster as text; print nothing.
+def table(
+    thing: Plan | Audit | Cluster | StrategyComparison, *, width: Width | None = None
+) -> str:
+    """Write a plan, an audit, a cluster or strategies as text; print nothing.
 
     A plan's table begins with the verdict; then come its devices, its branches with
     their memory and time per step, the largest transfers, and fallbacks. `width` counts
@@ -62,12 +64,9 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
     lines: list[str] = []
     if isinstance(thing, Plan):
         title = f"batch {thing.batch}, {' '.join(facts.objective_text(thing))}"
-        lines = [
-            f"{shortened(thing.graph.name, columns // 2)}: {title}",
-            *str(thing.verdict).splitlines(),
-            facts.bottleneck_text(thing),
-            facts.algorithm_text(thing),
-        ]
+        lines = [f"{shortened(thing.graph.name, columns // 2)}: {title}"]
+        lines += str(thing.verdict).splitlines()
+        lines += [facts.bottleneck_text(thing), facts.algorithm_text(thing)]
         grids = plan_grids(thing, WIDE if columns >= _WIDE_FROM else NARROW)
     elif isinstance(thing, Audit):
         name = shortened(thing.plan.graph.name, columns // 2)
@@ -75,6 +74,8 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
         lines += [f"! {finding.text}" for finding in thing.findings]
         lines += [f"note: {note}" for note in thing.notes]
         grids = audit_grids(thing)
+    elif isinstance(thing, StrategyComparison):
+        lines, grids = str(thing).splitlines(), dict[str, Grid]()
     else:
         grids = _cluster_grids(thing)
     head = [textwrap.fill(clean(x), columns, subsequent_indent="    ") for x in lines]
@@ -98,14 +99,15 @@ def grid_text(grid: Grid, width: int) -> str:
     texts = [dict(zip(grid.heads, grid.heads)), *grid.rows, grid.total]
     wide = [max(cell_len(clean(x.get(h, ""))) for x in texts) for h in grid.heads]
     most = max(max(width, _LEAST_WIDTH) // 3, width - sum(n + 2 for n in wide[1:]))
-    least = [min(n, _FOLDED) for n in wide[1 : grid.left]] + wide[grid.left :]
-    ends = accumulate((n + 2 for n in least), initial=min(wide[0], most))
+    words = [max(_FOLDED, *map(cell_len, head.split())) for head in grid.heads]
+    least = [*map(min, wide, words)][: grid.left] + wide[grid.left :]
+    ends = accumulate((n + 2 for n in least[1:]), initial=min(wide[0], most))
     fit = max(sum(end <= width for end in ends), 2)
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for number, head in enumerate(grid.heads[:fit]):
-        right = number >= grid.left
-        how: Any = {"justify": "right" if right else "left", "overflow": "fold"}
-        made.add_column(head, no_wrap=right or number == 0, **how)
+        how: Any = {"justify": "right" if number >= grid.left else "left"}
+        how["no_wrap"] = number == 0 or least[number] == wide[number]
+        made.add_column(head, overflow="fold", **how)
     for row in grid.rows:
         first, *others = map(clean, row.values())
         made.add_row(Text(shortened(first, most)), *map(Text, others[: fit - 1]))

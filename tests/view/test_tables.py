@@ -53,7 +53,8 @@ def test_table_fits_its_width_with_any_names(width):
     ends = "worker:0/gpu:1 → worker:1/gpu:1"
     assert ends in grid_text(Grid([{"transfer": ends, "kind": "gradient"}], 2), 60)
     assert grid_text(Grid([{"a": "b" * 99, "k": "gradient"}], 2), 60).count("\n") == 2
-    assert "n" * 15 in grid_text(Grid([{"a": "n" * 15, "k": ends}], 2), 40)
+    row = {"a": "n" * 15, "k": ends, "utilization": "9 %"}  # words of heads stay whole
+    assert all(word in grid_text(Grid([row], 3), 40) for word in ("n" * 15, [*row][2]))
     cells = {f"kind {n}": "1.00 GiB" for n in range(12)}  # no column is cut or dropped
     text = grid_text(Grid([{"device": "worker:10/gpu:10"} | cells], 1, cells), width)
     assert text.count("1.00 GiB") == 24
