@@ -272,7 +272,8 @@ def test_what_a_row_says_to_type_gives_that_row_or_a_faster_one(graph):
     assert len(found.all) >= 3
     for row in found.all:
         made = eval(row.how, {"plan": plan, "source": graph, "cluster": BOX})
-        assert made.seconds <= 1.03 * row.seconds, row.how
+        least = 1 - 1e-9 if row.kind in ("one device", found.chosen) else 0.0
+        assert least <= made.seconds / row.seconds <= 1.03, row.how
         used = {made.device_of[call.part] for call in made.graph.calls if call.weights}
         assert (row.kind == "one device") == (len(used) == 1), row.how
 

@@ -13,8 +13,9 @@ from splitnet.planner.constraints import with_pins
 from splitnet.planner.evaluate import executed
 from splitnet.planner.strategies.candidates import compare_plan
 from splitnet.simulator.units import scaled_graph
+from splitnet.view.dot import dot_of
 from tests.planner.quick import plan_graph
-from tests.zoo import altered, chain
+from tests.zoo import altered, chain, wide
 
 BOX = sn.Cluster.of("2*gpu", "cpu")
 HALVES = {"c[01]": "gpu:0", "c[23]": "gpu:1"}
@@ -39,8 +40,7 @@ def test_the_fastest_of_a_heavy_chain_is_named():
     verdict, whole = forward(pins=HALVES).verdict, forward(pins={"*": "gpu:0"})
     assert (verdict.strategies, verdict.single_device_value) == (None, whole.value)
     assert plan_graph(chain(4), sn.Cluster.of("400*gpu")).verdict.strategies is None
-    strategies = plan.verdict.strategies
-    assert plan.verdict.single_device_value == strategies["one device"].seconds
+    assert plan.verdict.single_device_value == found["one device"].seconds
     for row in found.all:
         assert row.peak_bytes > 0
         assert row.devices
@@ -58,7 +58,6 @@ def test_a_step_of_views_takes_no_time_on_any_device():
 def test_a_chain_on_one_device_is_cut_into_stages():
     """A pipeline needs stages; where the plan has none, they are of equal work."""
     found = compare_plan(plan_graph(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"}))
-    single = compare_plan(plan_graph(chain(1), sn.Cluster.of("gpu", "cpu")))
     pins = {"c[01]": "cpu:1", "c[23]": "cpu:2"}
     cpus = plan_graph(chain(4, flops=4e11), sn.Cluster.of("3*cpu"), pins=pins)
 
@@ -66,7 +65,7 @@ def test_a_chain_on_one_device_is_cut_into_stages():
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
     assert {"cpu:1", "cpu:2"} <= set(compare_plan(cpus)["towers"].devices)
     with pytest.raises(KeyError, match="pipeline"):
-        single["pipeline"]
+        compare_plan(plan_graph(chain(1), sn.Cluster.of("gpu", "cpu")))["pipeline"]
 
 
 def test_a_row_frees_a_source_of_what_it_asks_for():
@@ -75,11 +74,14 @@ def test_a_row_frees_a_source_of_what_it_asks_for():
     other = altered(source, "parts", "c3", on=("gpu:0",), apart=("c0",))
     rows, bound = (compare_plan(plan_graph(g, BOX)) for g in (source, other))
     known = {"plan": partial(sn.plan, effort=3000), "source": source, "cluster": BOX}
+    merged = altered(wide(2), "calls", "join", forward_flops=1e11)  # on the CPU
 
     for row in (rows[kind] for kind in ("towers", "pipeline", "one device")):
         made = eval(row.how, known)
         assert made.seconds == pytest.approx(row.seconds, rel=0.03), row.how
     assert bound["towers"].how.endswith("{'*': 'auto'}): where source has no apart=")
+    row = compare_plan(sn.plan(merged, BOX, effort=9))["one device"]
+    assert eval(row.how, known | {"source": merged}).seconds == row.seconds, row.how
 
 
 def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():
@@ -107,7 +109,7 @@ def test_a_plan_that_runs_another_way_is_simulated_so():
     assert sn.simulate(piped, microbatches=1, recompute=False) == plan.timeline
     said = " ".join(sn.table(piped).split())
     assert "runs in 4 micro-batches (1f1b), recomputing on gpu:0" in said
-    assert "in 4 micro-batches" in repr(piped)
+    assert all("in 4 micro-batches" in text for text in (repr(piped), dot_of(piped)))
     again = executed(plan, Execution(recompute=("gpu:1",)))
     spent = [one.timeline.compute_seconds for one in (plan, again)]
     assert spent[0]["gpu:0"] == pytest.approx(spent[1]["gpu:0"])

@@ -120,9 +120,8 @@ def test_a_compilation_that_cannot_be_copied_is_told(cluster):
             sn.unplace(model)
     model.compile(Odd(), "mse")
     model.dtype_policy = "mixed_float16"  # losses are to be scaled
-    plan = sn.plan(model, cluster, batch=4, time_limit=0.1)
     with pytest.warns(UserWarning, match="of model 'odd' is not compiled: no word"):
-        placed = sn.emit(model, plan)
+        placed = sn.emit(model, sn.plan(model, cluster, batch=4, time_limit=0.1))
     assert not placed.compiled
     assert placed.dtype_policy == model.dtype_policy
     with pytest.raises(sn.DeclarationError, match="plan= must be Plan"):
@@ -174,9 +173,8 @@ def test_xla_leaves_out_what_it_cannot_compile(cluster):
     last = net.branch("recurrent", last, layers.SimpleRNN(2), on="gpu:1")
     net.output(net.branch("head", last, layers.Dense(1), on="gpu:1"))
     how = {"time_limit": 0.1, "regroup": True}  # the branches of a net stay
-    plan = sn.plan(net, cluster, batch=BATCH, **how)
     with pytest.warns(UserWarning, match="runs as it is") as warned:
-        model = sn.emit(net, plan, xla=True)
+        model = sn.emit(net, sn.plan(net, cluster, batch=BATCH, **how), xla=True)
 
     told = " ".join(str(one.message) for one in warned)
     assert "'there' runs as it is: it reads rows of a table on another device" in told

@@ -93,8 +93,7 @@ def test_a_split_model_has_the_paths_and_frozen_weights_of_the_whole(cluster):
     plain.compile(optimizer, "mse")
     how = {"objective": "latency", "strategy": "auto", "split": {"wide": 2, "sees": 2}}
     cut = emitted(plain, cluster, **how)
-    models = [plain, cut, whole := sn.unplace(cut)]
-    for model in models:
+    for model in (plain, cut, whole := sn.unplace(cut)):
         model.fit(numbers(6), numbers(2), epochs=2, shuffle=False, verbose=0)
 
     assert "encoder/deep/kernel" in [v.path for v in cut.trainable_variables]

@@ -36,7 +36,7 @@ def plan_strategy(
     found = {one: choice for choice in made for one in choice.found}
     best = choose(found)
     if best is not None:
-        return found[best].plan(best, compared(found, best))
+        return found[best].plan(best, compared(found, best, options))
     fixed = {n: v for n in FIXED if (v := getattr(options, n)) is not None}
     refused, others = made[0].refused, ["plan(source, cluster)"]
     if refused and fixed:
@@ -62,7 +62,7 @@ def strategies_of(
     found = [one for choice in made for one in choice.found]
     if not found:  # none is possible, and this says why
         plan_strategy(graph, cluster, options, limits, *made)
-    return compared(found, choose(found))
+    return compared(found, choose(found), options)
 
 
 def plan_placement(

@@ -16,7 +16,7 @@ from math import inf
 
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import grouped
-from splitnet.core.plan import Plan, PlanOptions, Strategy, StrategyComparison
+from splitnet.core.plan import FIXED, Plan, PlanOptions, Strategy, StrategyComparison
 from splitnet.core.replication import collapse, split_layers
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.constraints import Group
@@ -60,14 +60,14 @@ class Candidate:
         self.is_full = any(m.weights + m.slots > d.memory_bytes for d, m in lasting)
         busy = found.timeline.compute_seconds
         devices = tuple(name for name, seconds in busy.items() if seconds > 0)
-        graph = evaluator.graph
+        graph, home = evaluator.graph, evaluator.cluster.home.name  # home of merges
         self.towers = max((each.count for each in graph.towers.values()), default=1)
         used = {
             device_of[call.part]
             for call in graph.calls
             if not call.cpu_only
-            and not space.may_move(graph, call.part)
-            and graph.part[call.part].kind != "weights"
+            and graph.part[call.part].kind not in ("input", "weights")
+            and not (space.may_move(graph, call.part) and device_of[call.part] == home)
         }
         kind = "split" if split else "pipeline" if one.microbatches > 1 else "placement"
         kind = "towers" if self.towers > 1 else kind
@@ -85,9 +85,10 @@ class Candidate:
         # What a person types to get it.
         words = ["source", "cluster", "strategy='auto'", self.words]
         if kind == "one device":
-            words.insert(2, f"pins={{'*': {max(busy, key=busy.__getitem__)!r}}}")
-            if one == Execution():
-                words.remove("strategy='auto'")
+            name = min(used, default=max(busy, key=busy.__getitem__))
+            stay = {p.name: device_of[p.name] for p in graph.parts if p.kind == "merge"}
+            pins = {"*": name} | {n: at for n, at in stay.items() if at != name}
+            words[2:] = [f"pins={pins}", *words[2:] * (one != Execution())]
         elif self.towers == 1:
             words.append("towers=1")
         if one.microbatches == 1 and len(words) > 4:
@@ -118,12 +119,18 @@ def choose(found: Iterable[Candidate]) -> Candidate | None:
 
 
 def compared(
-    found: Iterable[Candidate], chosen: Candidate | None = None
+    found: Iterable[Candidate], chosen: Candidate | None, options: PlanOptions
 ) -> StrategyComparison:
-    """The best candidate of each kind; of the chosen one's kind, that one."""
+    """The best of each kind; of its kind the one `chosen` with these options."""
     every = sorted(found, key=lambda c: (not c.fits, c.seconds))
     simple = choose(c for c in every if c.towers == c.execution.microbatches == 1)
     best = {} if chosen is None else {chosen.kind: chosen}
+    if chosen is not None and chosen.kind != "one device":
+        given = ((name, getattr(options, name)) for name in FIXED)
+        fixed = "".join(f", {n}={value!r}" for n, value in given if value is not None)
+        how = f"plan(source, cluster, strategy='auto'{fixed})"
+        how += f"  # {chosen.words}" * bool(chosen.words)
+        chosen.row = replace(chosen.row, how=how)
     for one in every:
         if one.kind == "placement" and simple and simple.kind == "one device":
             if one.seconds >= simple.seconds:  # nothing that is typed gives it
@@ -166,8 +173,9 @@ def compare_plan(plan: Plan) -> StrategyComparison:
         pins = ", pins={'*': 'auto'})" if one.kind != "one device" and not free else ")"
         how = one.row.how[:-1] + pins + f": where source has no {lacks}" * bool(lacks)
         one.row = replace(one.row, how=how)
-    found = [Candidate(mine, plan.device_of, given=True), *trial.found]
-    return compared(one for one in found if one.kind != "placement")
+    others = (one for one in trial.found if one.kind != "placement")
+    found = [Candidate(mine, plan.device_of, given=True), *others]
+    return compared(found, None, PlanOptions())
 
 
 class Trial:
