@@ -274,8 +274,7 @@ def _full_placement(graph: Graph, cluster: Cluster, device_of: Any) -> dict[str,
     """A device per part, from exact names, ranges and patterns; a kind is its first."""
     inputs = [part.name for part in graph.parts if part.kind == "input"]
     keys = select(graph, {k: d for k, d in device_of.items() if k not in inputs})
-    left = [name for name in graph.part if name not in keys and name not in inputs]
-    if left:
+    if left := [n for n in graph.part if n not in keys and n not in inputs]:
         names = ", ".join(left[:8]) + f" and {len(left) - 8} more" * (len(left) > 8)
         fault = f"a placement of {graph.name!r} must name a device for every part"
         hint = "A pattern such as '*' names all others"

@@ -226,13 +226,13 @@ class Counting(layers.Layer):
 
 
 ANY = {"microbatches", "towers"}
-
-
 COMBINED = {
     "mean": lambda x: x * keras.ops.mean(x),
     "softmax": lambda x: keras.ops.softmax(x, axis=0),
     "cumsum": lambda x: keras.ops.cumsum(x, axis=-2),
     "flip": keras.ops.flip,
+    "einsum": lambda x: keras.ops.einsum("id,jd->ij", x, x),
+    "matmul": lambda x: keras.ops.matmul(x, x),
     "unit_normalization": layers.UnitNormalization(axis=0),
 }
 

@@ -34,8 +34,7 @@ def plan_strategy(
     """Plan with the strategy that is best, as far as it is not fixed."""
     made = its or choices(graph, cluster, options, limits)
     found = {one: choice for choice in made for one in choice.found}
-    best = choose(found)
-    if best is not None:
+    if (best := choose(found)) is not None:
         return found[best].plan(best, compared(found, best, options))
     fixed = {n: v for n in FIXED if (v := getattr(options, n)) is not None}
     refused, others = made[0].refused, ["plan(source, cluster)"]

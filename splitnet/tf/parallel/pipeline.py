@@ -63,6 +63,7 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
     cut = (_split(rows, data) for data in (x, y, weights))
     turns, variables = shared.turns, model.trainable_weights
     own = {(id(v), device_of(v)): v for v in variables}
+    scale = getattr(model.optimizer, "scale_loss", lambda loss: loss)
     losses, outputs = [], []
     for one_x, one_y, one_weights, share in zip(*cut, rows.weights()):
         # As Keras counts: by samples if it knows how many, else by batches.
@@ -78,9 +79,7 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
                 if one.shape.rank:  # a number for each sample, which Keras adds up
                     added = tf.cast(tf.reduce_sum(one), loss.dtype)
                     loss += (tf.sign(part) - part) * added
-            scaled = loss
-            if model.optimizer is not None:
-                scaled = model.optimizer.scale_loss(loss)
+            scaled = scale(loss)
         asked = (list(own.values()), list(shared.weights.values()))
         for keys, found in zip((own, shared.weights), tape.gradient(scaled, asked)):
             turns.add(dict(zip(keys, found)))
@@ -270,8 +269,7 @@ def check_losses(model: Any, placed: Placed) -> None:
             "and change with each, so training is not that of the whole batch; a "
             "frozen BatchNormalization does neither."
         )
-    loss = keras_api.compiled_loss(model)
-    if loss is None:
+    if (loss := keras_api.compiled_loss(model)) is None:
         return
     plainly = loss.build
 
@@ -300,16 +298,23 @@ def warn_of_norms(model: Any, placed: Placed) -> None:
 
 
 def _combines(node: Any) -> bool:
-    """Whether a call combines samples: along their axis, or to what is no batch."""
+    """Whether a call combines samples: along their axis, in pairs, or to no batch."""
     one, inputs, outputs = node.operation, node.input_tensors, node.outputs
     if not any(map(is_split, inputs)):
         return False
+    raw, name = not isinstance(one, keras.layers.Layer), type(one).__name__
     axes = getattr(one, "axis", ())  # of layers, None is none of them
-    axes = 0 if axes is None and not isinstance(one, keras.layers.Layer) else axes
+    axes = 0 if axes is None and raw else axes
     rank = max(1, len(inputs[0].shape), len(outputs[0].shape))
     axes = [n % rank for n in keras.tree.flatten(axes) if isinstance(n, int)]
-    along = 0 in axes and type(one).__name__ not in _APART
-    return along or not all(map(is_split, outputs))
+    along = 0 in axes and name not in _APART
+    if raw and name in ("Dot", "Matmul"):  # they sum over the first axis of a matrix
+        along |= any(is_split(t) and len(t.shape) == 2 for t in inputs[1:2])
+    terms = getattr(one, "subscripts", "").replace("->", ",").split(",")  # of an einsum
+    ends = [*inputs, *outputs]
+    firsts = {term.strip()[:1] for term, t in zip(terms, ends) if is_split(t)}
+    pairs = len(terms) == len(ends) and len(firsts) > 1
+    return along or pairs or not all(map(is_split, outputs))
 
 
 def _sums(model: Any) -> list[str]:

@@ -146,10 +146,8 @@ class TowerRunner:
         known: dict[str, Shards] = run.extra.setdefault("shards", {})
         join, reads = self.replicas.join, self.segment.reads
         if join not in known:
-            before = filter(None, map(self._feeding, reads))
-            if (theirs := next(before, None)) is not None:
-                known[join] = known[theirs.join]
-                return known[join]
+            if theirs := next(filter(None, map(self._feeding, reads)), None):
+                return known.setdefault(join, known[theirs.join])
             # Where the tensor is: elsewhere all of it would cross for its shape.
             split = [
                 (run.value(old), self.placed.key_of[id(keras_api.producer(old))])

@@ -86,8 +86,7 @@ class Run:
         if key not in self._copies:  # which keeps the value, so that its id stays
             copy = transfer(value, source, target)
             for name in CARRIED:
-                attached = getattr(value, name, None)
-                if attached is not None:
+                if (attached := getattr(value, name, None)) is not None:
                     with tf.name_scope(CARRIED_SCOPE):
                         setattr(copy, name, transfer(attached, "", target))
             self._copies[key] = value, copy
