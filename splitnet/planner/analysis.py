@@ -38,11 +38,11 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
         runs = {n: alone.as_run(there) for n, there in alone.single_devices()}
         evaluated = {n: one.evaluate(there) for n, (one, there) in runs.items()}
         single = {name: one.value for name, one in evaluated.items() if one.fits}
-        if comparable and not single:  # but in micro-batches
+        fastest = min(evaluated, key=lambda name: evaluated[name].value, default="")
+        if comparable and fastest not in single:  # but in micro-batches
             strategies = strategies or compare_plan(plan)
-            single = _on_one_device(strategies) or {}
-    device = min(single, key=single.__getitem__, default=None)
-    value = None if device is None else single[device]
+            single = (_on_one_device(strategies) or {}) | single
+    device, value = min(single.items(), key=lambda x: x[1], default=(None, None))
     advice = tuple(_advice(plan, evaluator))
     bare = replace(plan, verdict=None)  # type: ignore[arg-type]  # a verdict has none
     verdict = Verdict(bare, device, value, advice, strategies, comparable)
