@@ -335,8 +335,7 @@ class Cluster(Pictured):
 
     def __getitem__(self, name: str) -> Device:
         known = isinstance(name, str) and name in self.number
-        at = self.number.get(name if known else device_name(name))
-        if at is None:
+        if (at := self.number.get(name if known else device_name(name))) is None:
             here = ", ".join(self.names)
             raise DeviceError(f"there is no device {name!r} here. Here: {here}.")
         return self.devices[at]

@@ -248,8 +248,7 @@ class Costs:
             return fixed + share * rows_of(call)
         ahead = call.forward_flops
         work, times = (ahead, 1) if phase == "forward" else (call.backward_flops, 2)
-        known = dict(call.seconds_on).get(device.kind)
-        if known is None:
+        if (known := dict(call.seconds_on).get(device.kind)) is None:
             return _estimate(call, device, work, times)
         return known if phase == "forward" else known * work / (ahead or math.inf)
 

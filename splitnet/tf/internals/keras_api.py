@@ -91,6 +91,15 @@ def sublayers(operation: Any) -> list[Any]:
     return [x for x in found if x is operation or not isinstance(x, inputs)]
 
 
+def with_activations(layer: Any) -> Any:
+    """A layer or model whose activations, where they are layers, are built as well."""
+    for one in sublayers(layer):
+        inside = getattr(one, "activation", None)
+        if not getattr(inside, "built", True) and one._inbound_nodes:
+            inside.build(one._inbound_nodes[0].outputs[0].shape)
+    return layer
+
+
 def variables_of(operation: Any) -> list[Any]:
     """All variables of a layer or model, each once; none for a raw operation.
 

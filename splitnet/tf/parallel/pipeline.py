@@ -114,8 +114,7 @@ def _stages(placed: Placed) -> dict[_Unit, _Waits]:
     for segment in (runner.segment for runner in placed.runners):
         for key in placed.keys(segment.nodes[0]):
             unit = (id(segment), key)
-            stage = placed.pipeline.stage_of.get(placed.part_of[key])
-            if stage is None:
+            if (stage := placed.pipeline.stage_of.get(placed.part_of[key])) is None:
                 continue
             if any(keras_api.weights_of(node.operation) for node in segment.nodes):
                 learning.add(unit)

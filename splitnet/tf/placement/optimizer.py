@@ -59,8 +59,7 @@ def _home(gradient: Any, variable: Any) -> Any:
 
 def all_optimizers(optimizer: Any) -> list[Any]:
     """What really updates: an optimizer, what it wraps, and what it is made of."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if inner is None:
+    if (inner := getattr(optimizer, "inner_optimizer", optimizer)) is None:
         return []
     parts = getattr(inner, "optimizers", ())
     return [*(one for part in parts for one in all_optimizers(part)), inner]

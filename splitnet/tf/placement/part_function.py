@@ -175,13 +175,11 @@ def _affine(new: Any, old: Any) -> tuple[Any, Any] | None:
     if op.type not in ("Add", "AddV2", "Mul"):
         return None
     for mine, other in (tuple(op.inputs), tuple(op.inputs)[::-1]):
-        inner = _affine(mine, old)
-        if inner is None:
+        if (inner := _affine(mine, old)) is None:
             continue
         scale, offset = inner
         if op.type == "Mul":
-            factor = tf.get_static_value(other)
-            if factor is None:
+            if (factor := tf.get_static_value(other)) is None:
                 return None
             return scale * factor, None if offset is None else offset * other
         if old.op in ancestors([other.op]):
@@ -371,8 +369,7 @@ class Trace:
             self._gradients[known] = part_gradient(
                 function, self._ops, wanted, self._name, how=how, on_cpu=on_cpu
             )
-        gradient = self._gradients[known]
-        if gradient is None:
+        if (gradient := self._gradients[known]) is None:
             return function(*arguments)
         with tf_api.stop_recording():
             made = gradient.forward(*inputs[: gradient.arguments])

@@ -104,6 +104,7 @@ class Cloner:
             try:
                 with keras_api.without_values() if bare else contextlib.nullcontext():
                     made = copy(*args, **kwargs)
+                    keras_api.with_activations(copy)
                 if source.built:
                     rebuild.check_alike(source, copy)
             except rebuild.NotRebuiltError as error:
@@ -206,8 +207,7 @@ class Cloner:
         elif not self._copying and self._has_values(operation):
             return self._use(operation)
         elif isinstance(operation, keras.Sequential):
-            first = [input_like(t) for t in getattr(operation, "inputs", ())]
-            if first:
+            if first := [input_like(t) for t in getattr(operation, "inputs", ())]:
                 self.replay(keras_api.functional_inside(operation), first)
             layers = [*first, *map(self.beside, operation.layers)]
             copy = keras.Sequential(layers, operation.trainable, operation.name)

@@ -159,8 +159,7 @@ def _give_slices(layer: Any, whole: Any, part: Any, cut: tuple[int, int, int]) -
         its.trainable = mine.trainable
         if its.name == "seed_generator_state":
             continue
-        axis = cut_axis(mine, its)
-        if axis is not None:
+        if (axis := cut_axis(mine, its)) is not None:
             _check_rules(layer, mine, axis)
             each = mine.shape[axis] // width
             value = functools.partial(_slice_of, mine, axis, start * each, size * each)

@@ -50,9 +50,9 @@ def resolved(source: Any, *, anew: bool = True) -> Any:
     With `anew`, automatic names such as `dense_3` are the same each time.
     """
     if not callable(source) or isinstance(source, keras.Operation | type):
-        return source
+        return keras_api.with_activations(source)
     with keras_api.counting_names_anew() if anew else contextlib.nullcontext():
-        return keras_api.without_memory(source)
+        return keras_api.without_memory(lambda: keras_api.with_activations(source()))
 
 
 def _functional_of(model: Any) -> Any:

@@ -69,8 +69,7 @@ class LocalWorkers(AbstractContextManager["LocalWorkers"]):
 
     def ended(self, index: int) -> str:
         """How a worker ended and what it wrote last; "" while it runs."""
-        code = self.processes[index].poll()
-        if code is None:
+        if (code := self.processes[index].poll()) is None:
             return ""
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         lines = self._log(index).read_text(errors="replace").strip().splitlines()

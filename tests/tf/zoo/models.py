@@ -219,7 +219,7 @@ def outputs_along_the_way():
     """Outputs from the middle, one twice, and one that is the input itself."""
     x = keras.Input((4,))
     a = layers.Dense(4, activation="sigmoid", name="a")(x)
-    c = layers.Dense(2, name="c", trainable=False)(layers.Dense(4, name="b")(a))
+    c = layers.Dense(2, name="c", trainable=False)(layers.Dense(4, layers.PReLU())(a))
     return keras.Model(x, [x, a, c, a, ops.sum(c, axis=-1, keepdims=True)])
 
 
