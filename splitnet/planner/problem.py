@@ -1,4 +1,4 @@
-r"""The placement problem as flat arrays, and what becomes of calls that it places.
+"""The placement problem as flat arrays, and what becomes of calls that it places.
 
 A *group* is what must be on one device. A *net* is what one group sends, its pins are
 the producer and the groups that read it. Times are in seconds (or any one unit), sizes
@@ -11,14 +11,9 @@ This is the load of Tarnawski et al., "Efficient Algorithms for Device Placement
 Graph Operators" (NeurIPS 2020), with any number of kinds of device.
 
 A Keras model that nobody declared comes with a part per call. After a search on calls,
-the functions that run on the devices are the parts:
-
-    gpu:0   a - b - c . . . f - g      parts: {a, b} {c} {f, g} on gpu:0
-                 \         /                  {d, e} on gpu:1
-    gpu:1         d - - - e
-
-A function starts where something arrives from another device, and ends where another
-device needs its output. Every part is convex: the graph of the parts has no cycle.
+the functions that run on the devices are the parts. A function starts where something
+arrives from another device, and ends where another device needs its output. Every part
+is convex: the graph of the parts has no cycle.
 """
 
 from bisect import bisect_left

@@ -237,6 +237,7 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
             saved=sums(units.saved) + inside,
             ahead=most(units.ahead),
             back=most(units.back + around),
+            given=last_of(unit, count, units.given),
             update=most(units.update),
             **{n: sums(units[n]) for n in ("calls", "weights", "early", "learned")},
         ),

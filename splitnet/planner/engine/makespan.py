@@ -7,7 +7,8 @@ longest chain behind a task is too long.
 
 Peaks of devices are estimated on the way, by the main rules of `simulator.memory`: a
 function holds what is saved, here or by a reader of what it sent, until its backward
-task ends; that needs as much as its unit that needs most, with gradients that wait.
+task ends; that needs as much as its unit that needs most, with gradients that wait or
+are on their way. For steps of Keras models most peaks are exact.
 """
 
 import numpy as np
@@ -42,7 +43,8 @@ def set_up(tasks: Tasks, count: int) -> None:
         back.seconds += seconds[2 * total - 1 - u]
         ahead.saved += unit.saved
         ahead.need = max(ahead.need, unit.ahead)
-        back.saved += unit.early
+        back.saved += unit.early + unit.given - back.late
+        back.late = unit.given  # of the last unit
         unit.returned = 0.0
         update.seconds += seconds[2 * total + u]
         update.saved += unit.learned
@@ -78,6 +80,7 @@ def set_up(tasks: Tasks, count: int) -> None:
             run[f].saved += item.bytes
         if out:
             append(run[f], items, i)
+            item.seen = tasks.counted.stamp + 1  # its gradients are not inside
     add_gradients(tasks, last)
     for f in range(count):
         back = run[last - f]
@@ -188,7 +191,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     counted.sent = queue[0].key = 0
     for number in range(len(devices)):
         device = devices[number]
-        device.left = device.free = device.held = device.until = 0.0
+        device.left = device.free = device.held = device.until = device.gone = 0.0
         device.sent = device.latest = -1
         for other in range(len(devices)):
             tasks.links[number, other].free = 0.0
@@ -234,12 +237,15 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
             if by >= count:
                 number = summing(tasks, moved, count)
                 if moved < edges:
-                    device = devices[copy.target]
+                    device, size = devices[copy.target], items[moved].bytes
                     device.held += copy.bytes
-                    if time - seconds < device.until:
-                        device.peak = max(device.peak, device.held + device.beside)
-                    devices[copy.source].held -= items[moved].bytes
+                    beside = device.beside * (time - seconds < device.until)
+                    device.peak = max(device.peak, device.held + beside)
                     run[number].saved += copy.bytes
+                    device = devices[copy.source]
+                    device.held -= size
+                    size += device.going * (time - seconds < device.gone)
+                    device.going, device.gone = size, max(device.gone, time)
                 arrive(run, queue, number, time, by)
                 continue
             kept = False  # by a reader, until its backward task ends
@@ -259,11 +265,12 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         need, back = task.need, count <= key < 2 * count
         if back and time < device.until:
             need += device.beside  # of the backward task that still runs
+        need += device.going * (time < device.gone)  # gradients that still leave
         device.peak = max(device.peak, device.held + need)
+        holds = device.held + task.need
         device.held -= task.saved * (key >= count)
         if back:
             device.until = max(time, device.free) + task.seconds
-            device.beside = task.most + task.saved
             device.held += run[4 * count - 1 - key].saved  # weights' gradients
         if task.seconds > 0:
             if time < device.free:
@@ -307,6 +314,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 # Rows of a table are sent side by side, a whole gradient once.
                 size = sums.row_bytes + items[item].bytes * (sums.wholes > 0)
                 send(tasks, sums.ended, item, task.where, run[number].where, size, key)
+            device.beside = holds - device.held
     if last > limit:
         return np.inf
     note_critical(tasks, count, end)

@@ -31,10 +31,11 @@ def fields(integers: str, floats: str = "") -> np.dtype[np.void]:
 UNIT = fields(
     "group key calls has_backward has_update reads "  # a list of edges
     "where function spot before after leader",  # scratch: device, function, hops, sets
-    "forward_tail backward_tail weights saved ahead back early learned update returned",
+    "forward_tail backward_tail weights saved ahead back early given learned update "
+    "returned",
 )
 """Bytes: weights with slots, what is saved for the backward pass, what its forward and
-backward tasks need while they run, what the backward task makes first of all, weights'
+backward tasks need while they run, what the latter makes and is given at first, weights'
 gradients, what the update needs, and gradients of outputs inside of its function."""
 _SPOT = fields("unit cut made ends low high")
 """Units in the order of functions: whether one ends here, edges of a run that begin and
@@ -62,10 +63,10 @@ _EVENT = fields("key", "time")
 _COUNTED = fields("events sent stamp edges whole")
 """Events of all runs, copies of the last one, the last stamp, how many items are edges,
 and whether each unit is a function."""
-_DEVICE = fields("sent latest", "call free left held peak beside until")
+_DEVICE = fields("sent latest", "call free left held peak until beside going gone")
 """What calling a function costs, and of one run: the last item that was sent there, the
-last task, when it is free, the seconds that are left, bytes now, at the peak and of the
-backward task that runs, and until when it does."""
+last task, when it is free, the seconds that are left, bytes now and at the peak, what
+the last backward task needs, gradients that leave, and until when they do."""
 _LINK = fields("", "latency gap per_byte overhead free")
 
 
@@ -145,6 +146,7 @@ def _bytes_of(step: StepGraph) -> dict[str, list[int]]:
         "ahead": [one.memory.forward for one in units],
         "back": [one.memory.backward + one.memory.learned for one in units],
         "early": [one.memory.early for one in units],
+        "given": [one.memory.given * one.has_backward for one in units],
         "learned": [sum(weight.gradient_bytes for weight in its) for its in own],
         "update": [slots * max((w.bytes for w in u.trained), default=0) for u in units],
     }

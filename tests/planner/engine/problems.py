@@ -81,8 +81,7 @@ def step_problem(count, seed, *, gpus=2, overhead=0.0, **changes):
 
 def calls_problem(seed):
     """Calls of a chain with skips and views, some of which only a CPU runs."""
-    draw = random.Random(seed)
-    graph, box = random_graph(60, seed), Cluster.of("2*gpu", "cpu")
+    draw, graph = random.Random(seed), random_graph(60, seed)
     kinds = draw.choices(("Dense", "Dense", "Flatten"), k=60)
     calls = tuple(
         replace(
@@ -91,6 +90,7 @@ def calls_problem(seed):
             cpu_only=draw.random() < 0.05,
             weights=(f"w{i}",) if kind == "Dense" and draw.random() < 0.7 else (),
             lookups=(),
+            given_bytes=2**24 * (i % 3 == 0),
         )
         for i, (call, kind) in enumerate(zip(graph.calls, kinds))
     )
@@ -100,7 +100,7 @@ def calls_problem(seed):
     tensors = {(t.source, t.target): t for t in (*chain, *skips)}.values()
     graph = replace(graph, calls=calls, weights=weights, tensors=tuple(tensors))
     options = PlanOptions(training=seed % 4 != 3, regroup=True)
-    return Evaluator.of(graph, box, options).problem
+    return Evaluator.of(graph, Cluster.of("2*gpu", "cpu"), options).problem
 
 
 def random_loads(count, seed, **changes):
