@@ -193,8 +193,11 @@ def state_restored(model: Any, *, training: bool) -> Iterator[None]:
     if training and optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)  # as `fit` does: the first slots
     held = [*variables_of(model), *(v for m in model.metrics for v in m.variables)]
-    for value in vars(model).values():  # also those of a step of its own
-        held += value.variables if isinstance(value, keras.optimizers.Optimizer) else []
+    own = keras.optimizers.Optimizer | keras.layers.Layer  # those of a step of its own
+    for value in vars(model).values():
+        value = [*value.values()] if isinstance(value, dict) else value
+        each = value if isinstance(value, list | tuple) else [value]
+        held += [v for one in each if isinstance(one, own) for v in one.variables]
     values = {id(v): (v, v.numpy()) for v in held}
     kept = {name: getattr(model, name, None) for name in _KEPT}
     try:

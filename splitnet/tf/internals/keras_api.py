@@ -31,6 +31,7 @@ CARRIED = ("_keras_mask", "_keras_logits")
 """What Keras attaches to a tensor: the mask, and the logits of a probability."""
 CARRIED_SCOPE = "keras_carried"  # the name scope of ops that move it
 _GLOBAL_SEEDS = "global_seed_generator"  # Keras 3.12 has no constant for it
+_SUMS = keras.__version__ < "3.14"  # of activities' penalties, since then means
 
 
 def nodes_of(model: Any) -> list[Any]:
@@ -181,6 +182,17 @@ def has_value(variable: Any) -> bool:
     return variable._value is not None
 
 
+@contextlib.contextmanager
+def penalties_summed(operations: Iterable[Any]) -> Iterator[None]:
+    """Let penalties of activities be lists of numbers where they are sums."""
+    with contextlib.ExitStack() as held:
+        for own in [vars(layer) for one in operations for layer in sublayers(one)]:
+            if (rule := own.get("activity_regularizer")) and _SUMS:
+                own["activity_regularizer"] = lambda x, r=rule: tf.reshape(r(x), [-1])
+                held.callback(own.update, activity_regularizer=rule)
+        yield
+
+
 def assign_value(variable: Any, value: Any) -> None:
     """Assign a variable in the graph that is being made, whatever scope there is."""
     variable._value.assign(value)
@@ -212,15 +224,12 @@ def number_of(variable: Any) -> str:
 def without_values() -> Iterator[None]:
     """Build layers whose variables have shapes and initializers, but no memory.
 
-    Keras would give them memory when the next ordinary scope closes, so its list is put
-    back. A variable made from a value raises a ValueError; see `needs_memory`.
+    Keras would give them memory when the next ordinary scope closes, so they are not on
+    its list. A variable made from a value raises a ValueError; see `needs_memory`.
     """
-    waiting = [*(get_global_attribute("uninitialized_variables") or ())]
-    with keras.StatelessScope(initialize_variables=False):
-        try:
-            yield
-        finally:
-            set_global_attribute("uninitialized_variables", waiting)
+    stateless = keras.StatelessScope(initialize_variables=False)
+    with stateless, without("uninitialized_variables", []):
+        yield
 
 
 @contextlib.contextmanager
@@ -306,7 +315,7 @@ def seed_of_all() -> Any:
     """The state that numbers without a seed are drawn from; None before the first."""
     known = get_global_attribute(_GLOBAL_SEEDS)
     if known is not None and not has_value(known.state):  # made in a stateless scope
-        waiting = get_global_attribute("uninitialized_variables")
+        waiting = get_global_attribute("uninitialized_variables") or []
         waiting[:] = [one for one in waiting if one is not known.state]
         with with_values():
             known.state._deferred_initialize()

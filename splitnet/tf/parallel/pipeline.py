@@ -70,7 +70,8 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
         turns.weight = share * (first.shape[0] or 1)
         with tf.GradientTape() as tape:
             turns.begin(tape, shared.weights)
-            made = model(one_x, training=True)
+            with keras_api.penalties_summed([model]):
+                made = model(one_x, training=True)
             given = {"x": one_x, "y": one_y, "y_pred": made, "training": True}
             loss = keras_api.compute_loss(model, sample_weight=one_weights, **given)
             part = tf.cast(share, loss.dtype)

@@ -31,12 +31,8 @@ def with_slices(blueprint: Blueprint, slices: Mapping[str, Sequence[str]]) -> Bl
     """The blueprint with some of its layers cut, a slice for each device."""
     if not slices:
         return blueprint
-    faults = [
-        f"layer {name!r}: {why}"
-        for name in slices
-        if (why := obstacle_of(blueprint, name, len(slices[name])))
-    ]
-    if faults:
+    obstacles = ((n, obstacle_of(blueprint, n, len(its))) for n, its in slices.items())
+    if faults := [f"layer {name!r}: {why}" for name, why in obstacles if why]:
         raise DeclarationError(listed("some layers cannot be split.", faults))
     cut = {name: _sites(blueprint, name)[0] for name in slices}
     counts = {id(site.node.operation): len(slices[n]) for n, site in cut.items()}

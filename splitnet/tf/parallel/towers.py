@@ -95,8 +95,16 @@ class TowerRunner:
         shards = self._shards(run)
         read = [self._share(run, old, shards) for old in self.segment.reads]
         each = [[of[i] for of in read] for i in range(shards.count)]
-        with tf.device(self._on(self.replicas.home)):
-            states, outputs = self._call(run, shards, each)
+        own = [node.operation for node in self.segment.nodes]
+        with tf.device(self._on(self.replicas.home)), keras_api.penalties_summed(own):
+            states, outputs, losses = self._call(run, shards, each)
+            for operation, its in losses:  # means over samples
+                if its[0].shape.rank:  # or a number for each, which Keras adds up
+                    listed = bool(run.shared.turns)  # over micro-batches as well
+                    sums = [tf.reduce_sum(one, keepdims=listed) for one in its]
+                    shares = [tf.cast(w, its[0].dtype) for w in shards.weights()]
+                    its = map(tf.math.divide_no_nan, sums, shares)
+                keras.layers.Layer.add_loss(operation, shards.mean([*its]))
             for number, (variable, value) in states[0].items():
                 # A state that is a float becomes the mean, any other that of the first.
                 values = [one[number][1] for one in states if number in one]
@@ -107,10 +115,8 @@ class TowerRunner:
             run.extra.setdefault("local", {})[id(old)] = made
             run.give_later(old, partial(self._joined, run, shards, old, made))
 
-    def _call(
-        self, run: Run, shards: Shards, each: list[list[Any]]
-    ) -> tuple[list[dict[int, tuple[Any, Any]]], list[list[Any]]]:
-        """New states, variables by id, and outputs of each tower, as `each` reads."""
+    def _call(self, run: Run, shards: Shards, each: list[list[Any]]) -> Any:
+        """New states by id, outputs and losses of each tower, as `each` reads."""
         function = PartFunction(self.segment, "")
         states: list[dict[int, Any]] = []
         losses, outputs = [], []
@@ -124,13 +130,7 @@ class TowerRunner:
                     run.assign(variable, value)
                 else:
                     states[-1][id(variable)] = variable, value
-        for operation, of_towers in zip(trace.owners, zip(*losses)):
-            its = list(of_towers)  # means over samples
-            if its[0].shape.rank:  # or a number for each, which Keras adds up
-                shares = [tf.cast(w, its[0].dtype) for w in shards.weights()]
-                its = list(map(tf.math.divide_no_nan, map(tf.reduce_sum, its), shares))
-            keras.layers.Layer.add_loss(operation, shards.mean(its))
-        return states, outputs
+        return states, outputs, zip(trace.owners, zip(*losses))
 
     def _on(self, key: str) -> str:
         return self.placed.target_of[key]
@@ -203,7 +203,7 @@ class SynchronisedNorm(TowerRunner):
         layer, keys = node.operation, self.replicas.keys
         home = self._on(self.replicas.home)
         found: list[Any] = []
-        outputs, states = [], []
+        outputs, states, losses = [], [], []
 
         def moments(asked: Any, mask: Any) -> tuple[Any, ...]:
             if not found:
@@ -234,9 +234,10 @@ class SynchronisedNorm(TowerRunner):
                 ):
                     keras_api.run_node(node, seen, run.context)
                 outputs.append([seen[id(old)] for old in self.segment.gives])
+                losses.append(scope.losses)
                 new = scope.get_current_value
                 states.append({i: (v, new(v)) for i, v in scope.assigned.items()})
-        return states, outputs
+        return states, outputs, ((layer, its) for its in zip(*losses))
 
 
 def _combined(each: list[list[Any]], shards: Shards) -> tuple[Any, Any]:

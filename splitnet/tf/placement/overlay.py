@@ -62,17 +62,15 @@ def lay_over(
                     found.append(variable.regularizer(variable))
         return found
 
+    vars(model)[ATTRIBUTE] = placed
     vars(model).update(
-        {
-            ATTRIBUTE: placed,
-            "call": placed_call(model, placed),
-            "compile": compile_placed,
-            "make_train_function": make_train_function,
-            "train_step": _step(model, model.train_step, placed, trains=not own_step),
-            "test_step": _step(model, model.test_step, placed),
-            "predict_step": _step(model, model.predict_step, placed),
-            "_get_regularization_losses": regularization_losses,
-        }
+        call=placed_call(model, placed),
+        compile=compile_placed,
+        make_train_function=make_train_function,
+        train_step=_step(model, model.train_step, placed, trains=not own_step),
+        test_step=_step(model, model.test_step, placed),
+        predict_step=_step(model, model.predict_step, placed),
+        _get_regularization_losses=regularization_losses,
     )
     for node in placed.flow.nodes:
         if isinstance(node.operation, keras.layers.Layer):

@@ -214,9 +214,7 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
         flow=flow,
         key_of={node: keys[part] for node, part in part_of.items()},
         replicas={n: towers[part] for n, part in part_of.items() if part in towers},
-        first_weight={
-            id(site.node): weights[site.call][0] for site in sites if weights[site.call]
-        },
+        first_weight={id(s.node): weights[s.call][0] for s in sites if weights[s.call]},
         part_of={key: part for part, key in keys.items()},
         device_of=device_of,
         target_of={key: canonical(one.target) for key, one in device_of.items()},

@@ -95,14 +95,9 @@ def cut_layer(
     saved = keras.saving.serialize_keras_object(layer)
     saved.pop("build_config", None)
     del saved["config"]["name"]
-    joined = SliceJoin(
-        whole=json.dumps(saved),
-        axis=None if attends else axis,
-        activation=activation,
-        name=f"{layer.name}_join",
-        dtype=layer.dtype_policy,
-    )
-    return parts, joined(parts)
+    how = {"name": f"{layer.name}_join", "dtype": layer.dtype_policy}
+    how |= {"axis": None if attends else axis, "activation": activation}
+    return parts, SliceJoin(whole=json.dumps(saved), **how)(parts)
 
 
 def _checked_config(layer: Any) -> dict[str, Any]:
@@ -116,8 +111,7 @@ def _checked_config(layer: Any) -> dict[str, Any]:
     obstacles = {
         "groups": config.get("groups", 1) != 1,
         "a low-rank adaptation": config.get("lora_rank"),
-        "an activity_regularizer": getattr(layer, "activity_regularizer", None)
-        or config.get("activity_regularizer"),
+        "an activity_regularizer": config.get("activity_regularizer"),
         "quantized weights": getattr(layer, "quantization_mode", None),
         "an activation with weights": isinstance(activation, keras.layers.Layer)
         and type(activation).build is not keras.layers.Layer.build,
@@ -216,8 +210,9 @@ def _slice_class(whole: Any) -> Any:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Attention takes the masks off what it reads; so may the last slice."""
-            seen = keras.tree.flatten((args, kwargs))
-            masks = [(t, keras_api.mask_of(t)) for t in seen]
+            masks = [
+                (t, keras_api.mask_of(t)) for t in keras.tree.flatten((args, kwargs))
+            ]
             made = super().__call__(*args, **kwargs)
             if self.slice_number < self.slice_count - 1:
                 for tensor, mask in masks:

@@ -94,9 +94,8 @@ def trace(
     with graph.as_default():
         given, states = placed(sizes), placed(variables)
         start = len(graph.get_operations())
-        with keras.StatelessScope(
-            state_mapping=list(zip(variables, states)), initialize_variables=False
-        ):
+        mapping = list(zip(variables, states))
+        with keras.StatelessScope(mapping, initialize_variables=False):
             results = tf.nest.flatten(call(*given), expand_composites=True)
         stop = len(graph.get_operations())
         ends = [t for t in results if t.dtype.is_floating]

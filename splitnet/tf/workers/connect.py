@@ -232,9 +232,8 @@ def connect(
         if again:  # the old health check goes on: a worker may hang meanwhile
             join_again(spec)
         else:
-            tf.config.experimental_connect_to_cluster(
-                spec, job_name="client", task_index=0, protocol="grpc"
-            )
+            own = {"job_name": "client", "task_index": 0, "protocol": "grpc"}
+            tf.config.experimental_connect_to_cluster(spec, **own)
     _check_versions(workers, tf)
     for old in _joined:
         old.close()

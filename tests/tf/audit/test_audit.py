@@ -188,7 +188,7 @@ def test_audit_without_targets_watches_the_forward_pass(cluster, placed):
 def test_weights_that_a_layer_gets_later_are_known(cluster):
     """`quantize` and `enable_lora` make them beside the layer's first, or it rings."""
     model = emitted(cluster, layers.Dense(4, name="l"))
-    model.quantize("int8", filters="^l$")
+    model.get_layer("l").quantize("int8")
     model.get_layer("right").enable_lora(2)
     gc.collect()
     scale, *_ = (v for v in model.variables if v.path == "l/kernel_scale")

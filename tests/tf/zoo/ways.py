@@ -58,7 +58,7 @@ def towers_synchronised():
     inner = keras.Input((6,))
     penal = keras.Model(inner, penal(inner))
     still = keras.Sequential([layers.BatchNormalization(trainable=False)])
-    body = [layers.Dense(6), Renamed(), still, penal]
+    body = [layers.Dense(6), Renamed(activity_regularizer="l2"), still, penal]
     net = towered(body, (4,), batch_norm="synchronised")
     return Case(net, 3 + numbers(4), numbers(3), sizes=(8, 5, 3, 2))
 
@@ -106,15 +106,10 @@ def chain(body=None, **way):
     b = net.branch("b", a, body or [dense, layers.LayerNormalization()], on="gpu:1")
     last = layers.Dense(4, activation="softmax", kernel_regularizer="l2")
     net.output(net.branch("c", b, last, on="gpu:2"))
-    return Case(
-        net,
-        numbers(8),
-        classes(4),
-        "sparse_categorical_crossentropy",
-        way=way,
-        weights=np.random.default_rng(2).random(SAMPLES).astype("float32"),
-        sizes=(6, 6),
-    )
+    loss = "sparse_categorical_crossentropy"
+    weights = np.random.default_rng(2).random(SAMPLES).astype("float32")
+    more = {"way": way, "weights": weights, "sizes": (6, 6)}
+    return Case(net, numbers(8), classes(4), loss, **more)
 
 
 @case
@@ -256,18 +251,13 @@ def everything_at_once():
     """Two branches, one of towers; a split layer; a head; all in a pipeline."""
     net = sn.Net("together")
     image, ids = net.input("image", (8, 8, 1)), net.input("words", (6,), "int32")
-    see = [layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(6, "tanh")]
+    see = [layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(6, "tanh"), Pressed()]
     see = net.towers("see", image, see, on=TWO)
     read = [layers.Embedding(11, 6), layers.Flatten()]
     tell = net.branch("tell", ids, read, on="gpu:2")
     both = net.merge("both", [see, tell], layers.Concatenate())
     wide = net.split("wide", both, layers.Dense(20, "relu"), on=TWO)
     net.output(net.branch("head", wide, layers.Dense(4, "softmax"), on="gpu:0"))
-    return Case(
-        net,
-        [numbers(8, 8, 1), words(6)],
-        classes(4),
-        "sparse_categorical_crossentropy",
-        way={"microbatches": 2, "schedule": "1f1b"},
-        optimizer=keras.optimizers.Adam,
-    )
+    x, loss = [numbers(8, 8, 1), words(6)], "sparse_categorical_crossentropy"
+    way = {"microbatches": 2, "schedule": "1f1b"}
+    return Case(net, x, classes(4), loss, way=way, optimizer=keras.optimizers.Adam)
