@@ -4,8 +4,8 @@ A unit is what runs as one function on one device: a part of a plan. It starts w
 its inputs are there, and all its outputs are there when it ends. It has up to three
 tasks: its forward pass, its backward pass, and the update of the weights at home there.
 
-Tasks are numbered in the order in which ties are broken: of n units, the forward task of
-unit u is u, its backward task 2n - 1 - u, its update 2n + u.
+Tasks are numbered in the order in which ties are broken: of n units, the forward task
+of unit u is u, its backward task 2n - 1 - u, its update 2n + u.
 
 An output is copied once to each device that reads it, and the gradients of its readers
 there are summed before they cross back. A weight that is used away from its home goes
