@@ -35,7 +35,7 @@ UNIT = fields(
     "returned",
 )
 """Bytes: weights with slots, what is saved for the backward pass, what its forward and
-backward tasks need while they run, what the latter makes and gets at first, gradients of
+backward tasks need while they run, what the latter makes and gets first, gradients of
 weights, what the update needs, and gradients of outputs inside of its function."""
 _SPOT = fields("unit cut made ends low high")
 """Units in the order of functions: whether one ends here, edges of a run that begin and
