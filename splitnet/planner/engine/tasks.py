@@ -35,8 +35,9 @@ UNIT = fields(
     "returned",
 )
 """Bytes: weights with slots, what is saved for the backward pass, what its forward and
-backward tasks need while they run, what the latter makes and gets first, gradients of
-weights, what the update needs, and gradients of outputs inside of its function."""
+backward tasks need while they run, what the backward task makes at its start, what the
+caller holds beside if the unit is its function's last, gradients of weights, what the
+update needs, and gradients of outputs inside of its function."""
 _SPOT = fields("unit cut made ends low high")
 """Units in the order of functions: whether one ends here, edges of a run that begin and
 end here, and a stack of runs to be cut. Before: lists of the units of runs."""

@@ -184,7 +184,7 @@ def has_value(variable: Any) -> bool:
 
 @contextlib.contextmanager
 def penalties_summed(operations: Iterable[Any]) -> Iterator[None]:
-    """Let penalties of activities be lists of numbers where they are sums."""
+    """Make activity penalties vectors, to be added up, where Keras < 3.14 sums them."""
     with contextlib.ExitStack() as held:
         for own in [vars(layer) for one in operations for layer in sublayers(one)]:
             if (rule := own.get("activity_regularizer")) and _SUMS:
