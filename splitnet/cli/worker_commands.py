@@ -17,7 +17,7 @@ from splitnet.cli.console import answer, say
 from splitnet.cli.options import AllowRemote
 from splitnet.core.checks import Count, Positive
 from splitnet.core.cluster import PRESETS, Cluster, preset_of
-from splitnet.core.errors import ConfigError, parse_bytes
+from splitnet.core.errors import ConfigError, parse_quantity
 from splitnet.core.serialization import write_bytes
 
 Program = Annotated[list[str], Argument(metavar="-- COMMAND ...")]
@@ -60,7 +60,7 @@ def worker(
         raise ConfigError("the number of this worker is unknown. Give it: --index K.")
     if allow_remote:
         say(_EXPOSED)
-    limit = parse_bytes(memory, "--memory") if memory else None
+    limit = round(parse_quantity(memory, "--memory", "B")) if memory else None
     how = {"core": core, "threads": threads, "memory_bytes": limit}
     serve(where, index, allow_remote=allow_remote, **how)
 

@@ -264,13 +264,14 @@ class _Comparison:
     def _planned_bytes(self) -> Counter[_Route]:
         """By link and kind, for the batch that was seen, in its micro-batches."""
         plan, count = self.plan, self.seen.microbatches
+        planned = plan.execution.microbatches
         batch = max(self.seen.batch or plan.batch, count)  # each is of a sample or more
         times = microbatch_growth(plan.graph, count, batch)
         found: dict[_Route, float] = defaultdict(float)
         for t in plan.transfers:
-            grows = t.bytes if t.kind in ("activation", "gradient") else t.row_bytes
             towers = (times[part] for part in (t.source, t.target) if part in times)
             share = max(towers, default=batch / plan.batch)
             route = t.source_device, t.target_device, t.kind
-            found[route] += t.bytes + grows * (share - 1)
+            again = count / planned if t.kind in ("activation", "gradient") else 1
+            found[route] += t.batch_bytes * share + (t.bytes - t.batch_bytes) * again
         return Counter({route: round(size) for route, size in found.items()})

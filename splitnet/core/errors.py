@@ -135,11 +135,6 @@ def parse_quantity(value: object, what: str, unit: str) -> float:
     return number
 
 
-def parse_bytes(value: object, what: str = "memory") -> int:
-    """Read an amount of memory in bytes."""
-    return round(parse_quantity(value, what, "B"))
-
-
 def format_bytes(count: float) -> str:
     """Write an amount of memory with three significant figures: "18.2 GiB".
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
+from math import inf, prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -58,7 +58,8 @@ class Call:
     waits for the one before. `efficiency` names the class of its kernels and `kernels`
     counts those of a forward pass, where the kind does not tell; compiled with XLA it
     has `fused_kernels`, which move `fused_bytes`, if any. `settings` fingerprint the
-    layer's configuration. `batch_moments`: it normalizes by moments of the batch.
+    layer's configuration. `batch_moments`: it normalizes by moments of the batch. The
+    outputs in `fixed_outputs` have the same size for any batch.
     """
 
     name: str
@@ -91,6 +92,13 @@ class Call:
     fused_bytes: Amount = 0.0
     settings: str = ""
     batch_moments: bool = False
+    fixed_outputs: tuple[Count, ...] = ()
+
+    def bytes_of(self, outputs: Sequence[int]) -> int:
+        """The bytes of some of its outputs, as if all had one type."""
+        sizes = [prod(extent or 1 for extent in s) for s in self.output_shapes]
+        some = sum(size for i, size in enumerate(sizes) if i in outputs)
+        return self.output_bytes * some // (sum(sizes) or 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,10 +274,6 @@ class Plan(Pictured):
         """The device of each part; `plan[name]` finds calls and layers too."""
         return {one.part: one.device for one in self.placements}
 
-    @cached_property
-    def _placement_of(self) -> dict[str, Placement]:
-        return {one.part: one for one in self.placements}
-
     @property
     def transfers(self) -> tuple[Copy, ...]:
         """What one step moves between devices, once per device that reads it."""
@@ -295,7 +291,7 @@ class Plan(Pictured):
             fault = f"calls {name!r} in several parts" if parts else f"has no {name!r}"
             head = f"the plan of {self.graph.name!r} {fault}."
             raise PlanFileError(f"{head} Name one of: {here}.")
-        return self._placement_of[parts[0]]
+        return next(one for one in self.placements if one.part == parts[0])
 
     @property
     def gap(self) -> float:

@@ -10,12 +10,8 @@ weights are; "enc/0", "enc/1" and so on; and "enc", which joins their outputs.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
-from math import prod
 
 from splitnet.core.graph import Call, Graph, Part, Tensor, Towers
-
-MOMENTS = "Moments"
-"""Kind of the calls that compute the moments of a batch that towers share."""
 
 
 def batch_shares(batch: int, count: int) -> tuple[int, ...]:
@@ -99,8 +95,9 @@ class _Expansion:
                 if synchronised and call.weights:
                     size = graph.weight[call.weights[0]]
                     out = ((2, *size.shape),), (size.dtype,), 2 * size.bytes
+                    one_size = Call("", part, "Moments", "", *out, fixed_outputs=(0,))
                     self.moments[call.name] = [
-                        Call(f"{to}/{bare}/moments", to, MOMENTS, "", *out)
+                        replace(one_size, name=f"{to}/{bare}/moments", part=to)
                         for to in (*self.places[part], home)
                     ]
 
@@ -187,20 +184,13 @@ class _Expansion:
         """What the towers send to be joined; bytes by the calls' own outputs."""
         for own, smaller in zip(self.copies[name], self.shares[self.part[name]]):
             call = smaller.call[name]
-            sizes = [prod(extent or 1 for extent in s) for s in call.output_shapes]
-            size = call.output_bytes * sizes[index] // (sum(sizes) or 1)
             out = call.output_shapes[index], call.output_dtypes[index]
-            yield Tensor(own, self.join_of[name], index, *out, size)
-
-
-def collapse(graph: Graph) -> Graph:
-    """The graph as if each body ran once, on the whole batch: before `expand`."""
-    return graph.plain or graph
+            yield Tensor(own, self.join_of[name], index, *out, call.bytes_of([index]))
 
 
 def fold(graph: Graph) -> tuple[Call, ...]:
-    """The calls of the collapsed graph, with the parts of this one."""
-    return tuple(graph.call.get(call.name, call) for call in collapse(graph).calls)
+    """The calls of the graph before `expand`, with the parts of this one."""
+    return tuple(graph.call.get(c.name, c) for c in (graph.plain or graph).calls)
 
 
 def in_pieces(graph: Graph, kept: Collection[str]) -> tuple[Graph, list[str]]:

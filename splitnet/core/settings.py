@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from splitnet.core.checks import Count, Positive, rule_of
-from splitnet.core.errors import ConfigError, collected, parse_bytes
+from splitnet.core.errors import ConfigError, collected, parse_quantity
 from splitnet.core.serialization import load_file
 
 _ORIGINS = ("default", "file", "environment", "code")
@@ -120,7 +120,7 @@ def _parsed(name: str, value: object, source: str) -> Any:
     allowed, meant = "true or false" if kind is bool else rule_of(kind)[0], value
     if name == "memory_limit":
         allowed = "1 MiB or more, such as '4 GiB' or a number of bytes"
-        meant = parse_bytes(value, f"{name} ({source})")
+        meant = round(parse_quantity(value, f"{name} ({source})", "B"))
     elif name == "visible":
         allowed = "GPU indices such as '0,1', each once, 'all' or 'none'"
         meant = value if isinstance(value, list | tuple) else [value]

@@ -76,8 +76,8 @@ class Task:
 class Copy:
     """A copy between devices, from a part to the first that reads it there.
 
-    `kind` is "activation", "gradient", "weights" or "weights gradient". Of the latter's
-    bytes, `row_bytes` are rows of a table, which grow with the batch.
+    `kind` is "activation", "gradient", "weights" or "weights gradient". Of its bytes,
+    `batch_bytes` grow with the batch; of the latter those of rows of a table.
     """
 
     source: str
@@ -90,7 +90,7 @@ class Copy:
     start: float
     stop: float
     microbatch: int = 0
-    row_bytes: int = 0
+    batch_bytes: int = 0
 
 
 _Event = Task | Copy

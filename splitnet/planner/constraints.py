@@ -103,8 +103,7 @@ class Request:
             ties = ((p.name, *p.near, *p.apart) for p in self.graph.parts)
             tied = any(self.part.name in names for names in ties if len(names) > 1)
             why = "is full" + " or ruled out by near= or apart=" * tied
-            text = f"{first} {why}; {device} is next in the list"
-            return "", text * bool(listed)
+            return "", f"{first} {why}; {device} is next in the list" * bool(listed)
         text = f"there is no {self.kind} available"
         if device.rpartition("/")[2].startswith(self.kind):
             text = f"{first} is not available; another {self.kind} is used"

@@ -146,7 +146,7 @@ def _copy(
     away = moved.source if back else moved.target
     others = item.gradients_from if back else item.readers
     other = next(unit for unit in others if device[unit] == away)
-    rows = (n for u, n in zip(others, item.row_bytes) if device[u] == away)
+    rows = sum(n for u, n in zip(others, item.row_bytes) if device[u] == away)
     source, target = (other, item.source) if back else (item.source, other)
     kind = "weights" if item.is_weight else "" if back else "activation"
     return Copy(
@@ -160,7 +160,7 @@ def _copy(
         start=moved.start,
         stop=moved.stop,
         microbatch=source * step.microbatches // step.count,
-        row_bytes=back * sum(rows),
+        batch_bytes=back * rows if item.is_weight else moved.bytes * (not item.fixed),
     )
 
 

@@ -31,7 +31,8 @@ class Item:
     those in `gradients_from` make a gradient, which is `row_bytes` of rows of a table
     if those are given and above 0. The units `saved_by`, `source` among them, read the
     tensor in their backward tasks. `seconds` are those of a copy, if known. `view_of`,
-    in a single batch, is the edge whose memory it has if both leave one function.
+    in a single batch, is the edge whose memory it has if both leave one function. A
+    `fixed` one has the same size for any batch.
     """
 
     source: int
@@ -43,6 +44,7 @@ class Item:
     seconds: float | None = None
     view_of: int | None = None
     is_weight: bool = False
+    fixed: bool = False
 
     @property
     def has_rows(self) -> bool:
@@ -64,9 +66,7 @@ class Item:
     def shifted(self, by: int) -> "Item":
         """The same tensor between units whose numbers are higher by so many."""
         names = "readers", "gradients_from", "saved_by"
-        units: dict[str, Any] = {
-            name: tuple(unit + by for unit in getattr(self, name)) for name in names
-        }
+        units: Any = {n: tuple(u + by for u in getattr(self, n)) for n in names}
         return replace(self, source=self.source + by, view_of=None, **units)
 
 
@@ -176,6 +176,7 @@ def edges_and_memory(
             ),
             seconds=graph.calls[key[0]].transfer_seconds,
             view_of=view_of.get(key),
+            fixed=key[1] in graph.calls[key[0]].fixed_outputs,
         )
         for key, one in outputs.items()
         if one.leaves
@@ -204,8 +205,8 @@ def _outputs(
         size, reader = tensor.bytes, graph.call[tensor.target].part
         if reader in towers and call.part not in towers:
             one, number = towers[reader]
-            shapes = call.output_shapes[tensor.index : tensor.index + 1]
-            if any(shape[:1] == (graph.batch,) for shape in shapes):
+            shape = next(iter(call.output_shapes[tensor.index :]), ())
+            if shape[:1] == (graph.batch,) and tensor.index not in call.fixed_outputs:
                 key = *key, one.count, number
                 cut[key] = _Output(size, unit[i], i)
                 size = min(size * one.count, call.output_bytes)

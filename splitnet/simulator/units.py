@@ -19,7 +19,6 @@ from splitnet.core.cluster import Device
 from splitnet.core.costs import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape, grouped
-from splitnet.core.replication import MOMENTS
 
 Row = tuple[float, ...]
 Units = Sequence[tuple[int, ...]]
@@ -33,36 +32,41 @@ _WORK = ["forward_flops", "backward_flops", "transfer_seconds", *_MOVED]
 def scaled_graph(graph: Graph, batch: int) -> Graph:
     """The graph for another batch: bytes of outputs and FLOPs grow in proportion.
 
-    Weights, the bytes of reading them, and what a call charges by itself stay. Known
-    seconds scale too, which flatters small batches.
+    Weights, the bytes of reading them, fixed outputs, and what a call charges by itself
+    stay. Known seconds scale too, which flatters small batches.
     """
     if batch == graph.batch:
         return graph
     share = batch / graph.batch
-    same = {call.name for call in graph.calls if call.kind == MOMENTS}
 
     def size(count: int) -> int:
         return ceil(count * share)
 
-    def shape(sizes: Shape) -> Shape:
-        return (batch, *sizes[1:]) if sizes and sizes[0] == graph.batch else sizes
+    def shape(sizes: Shape, fixed: bool = False) -> Shape:
+        return sizes if fixed or sizes[:1] != (graph.batch,) else (batch, *sizes[1:])
 
     def scaled(call: Call) -> Call:
+        if len(call.fixed_outputs) == (len(call.output_shapes) or 1):
+            return call
         grown: dict[str, Any] = {
             name: size(count) if name in _SIZES else count * share
             for name in (*_SIZES, *_WORK)
             if (count := getattr(call, name)) is not None
         }
+        grown["output_bytes"] += int(call.bytes_of(call.fixed_outputs) * (1 - share))
         read = sum(graph.weight[n].bytes for n in call.weights if n not in call.lookups)
         for name in _MOVED:
             grown[name] += min(read, getattr(call, name)) * (1 - share)
         seconds = tuple((kind, count * share) for kind, count in call.seconds_on)
-        shapes = tuple(map(shape, call.output_shapes))
+        pairs = enumerate(call.output_shapes)
+        shapes = tuple(shape(its, i in call.fixed_outputs) for i, its in pairs)
         return replace(call, output_shapes=shapes, seconds_on=seconds, **grown)
 
-    calls = tuple(call if call.name in same else scaled(call) for call in graph.calls)
+    calls = tuple(map(scaled, graph.calls))
     tensors = tuple(
-        t if t.source in same else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
+        t
+        if t.index in graph.call[t.source].fixed_outputs
+        else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
         for t in graph.tensors
     )
     plain = graph.plain and scaled_graph(graph.plain, batch)

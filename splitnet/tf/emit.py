@@ -110,7 +110,8 @@ def _lay_out(model: Any, placed: Placed, *, xla: bool | None) -> Placed:
     """The placement with its pipeline and runners; warns of what it cannot do."""
     plan = placed.plan
     turns = pipeline_of(plan.graph, plan.device_of, plan.execution)
-    pipeline.check_pipeline(model, turns)
+    if turns.microbatches > 1:
+        pipeline.check_pipeline(model, turns)
     how_on = dict.fromkeys(plan.execution.recompute, "recompute")
     if xla or (xla is None and keras_api.compiles_by_itself(model)):
         real = (d for d in plan.cluster if xla or d.kind == "gpu" and not d.stand_in)

@@ -72,11 +72,8 @@ def on_a_terminal(folder, *arguments):
 
 def test_plan_shows_its_best_so_far_on_a_terminal(plan_file, tmp_path):
     """A person sees a bar and the best step yet, in units; the answer stays clean."""
-    said, answer = on_a_terminal(
-        tmp_path,
-        *("-m", "splitnet", "plan", plan_file, "--cluster", "2*gpu,cpu"),
-        *("--time-limit", "1"),
-    )
+    words = ("-m", "splitnet", "plan", plan_file, "--cluster", "2*gpu,cpu")
+    said, answer = on_a_terminal(tmp_path, *words, "--time-limit", "1")
 
     assert re.search(r"planning.*best [\d.]+ (us|ms|s)\b", said)
     assert "\x1b" not in answer

@@ -138,14 +138,6 @@ def test_audit_is_not_clean_where_nothing_was_seen():
     assert {finding.aspect for finding in findings} == {"updates"}
 
 
-def test_audit_scales_planned_bytes_with_the_batch():
-    larger = tuple(replace(copy, bytes=2 * (copy.bytes or 0)) for copy in SEEN.copies)
-    twice = replace(SEEN, copies=larger, batch=2 * PLAN.batch)
-
-    assert not audit_of(PLAN, replace(twice, batch=0)).ok
-    assert [f for f in audit_of(PLAN, twice).findings if "weights" not in f.text] == []
-
-
 def test_audit_counts_the_calls_and_gradient_passes_of_a_step_of_ones_own():
     """A step that asks twice for gradients sends them twice; nothing else may cross."""
     sent = tuple(copy for copy in SEEN.copies if copy.kind == "gradient")

@@ -170,9 +170,13 @@ def test_towers_that_are_fixed_are_there_with_large_weights_and_for_one_sample()
 
 
 def test_bytes_of_outputs_scale_with_the_batch_and_not_those_of_weights():
-    one = call("a", out=32, weights=("w",), moved_bytes=132.0)
-    made = scaled_graph(graph_of("g", [one], [], weight_bytes=100, batch=4), 6)
-    assert (made.calls[0].output_bytes, made.calls[0].moved_bytes) == (48, 148.0)
+    two = {"output_shapes": ((4, 3), (4,)), "output_dtypes": ("int32",) * 2}
+    one = call(
+        "a", out=32, weights=("w",), moved_bytes=132.0, fixed_outputs=(1,), **two
+    )
+    made = scaled_graph(graph_of("g", [one], [], weight_bytes=100, batch=4), 6).calls[0]
+    assert (made.output_bytes, made.moved_bytes) == (44, 148.0)
+    assert made.output_shapes == ((6, 3), (4,))  # the second is of no batch
 
 
 PINNED = sn.score(chain(1), sn.Cluster.of("gpu", "cpu"), {"c0": "gpu", "x": "cpu"})

@@ -226,6 +226,7 @@ class Counting(layers.Layer):
 
 
 ANY = {"microbatches", "towers"}
+PLACES = layers.Lambda(lambda x: keras.ops.ones((1, *x.shape[1:])))
 COMBINED = {
     "mean": lambda x: x * keras.ops.mean(x),
     "softmax": lambda x: keras.ops.softmax(x, axis=0),
@@ -251,6 +252,7 @@ def still():
         (still, {"microbatches"}, "divides its kernel"),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
         (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), {*ANY, "batch"}, "fixed"),
+        (lambda: stack(lambda x: x + PLACES(x)), {"towers"}, "one tensor for all"),
         *((lambda one=one: stack(one), ANY, name) for name, one in COMBINED.items()),
     ],
 )

@@ -13,18 +13,14 @@ from splitnet.view.tables import Grid, chart, grid_text, table
 from tests.view import plans
 
 SIAMESE = plans.siamese()
+STRAY = "the backward pass of 'left' ran on cpu:0, planned on gpu:0 (3 ops)"
 STRAYED = Audit(
     SIAMESE,
     (
         Row("left", "gpu:0", "gpu:0", "cpu:0", "gpu:0", "gpu:0", "gpu:0", 12),
         Row("right", "gpu:1", "gpu:1", "gpu:1", "gpu:1", "", "gpu:1", 11),
     ),
-    (
-        Finding(
-            *("backward", "left", "gpu:0", "cpu:0"),
-            "the backward pass of 'left' ran on cpu:0, planned on gpu:0 (3 ops)",
-        ),
-    ),
+    (Finding("backward", "left", "gpu:0", "cpu:0", STRAY),),
     {("cpu:0", "gpu:0", "activation"): (65536, 131072)},
     ("eager calls are not seen",),
 )

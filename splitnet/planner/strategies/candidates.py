@@ -17,7 +17,7 @@ from math import inf
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import grouped
 from splitnet.core.plan import FIXED, Plan, PlanOptions, Strategy, StrategyComparison
-from splitnet.core.replication import collapse, split_layers
+from splitnet.core.replication import split_layers
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, Placed, default_groups, evaluator_of
@@ -143,7 +143,7 @@ def compared(
 
 def undivided(plan: Plan) -> Evaluator:
     """The evaluator of a plan's model without towers; functions are calls again."""
-    graph = collapse(plan.graph)
+    graph = plan.graph.plain or plan.graph
     if plan.regroup:
         graph, on = in_calls(graph), {"branch": ("auto",)}
         parts = tuple(replace(p, on=on.get(p.kind, p.on)) for p in graph.parts)

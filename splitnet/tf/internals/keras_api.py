@@ -8,7 +8,7 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import keras
@@ -74,10 +74,8 @@ def without_nodes(operation: Any) -> Any:
 functional_inside = attrgetter("_functional")
 """The functional model that a Sequential one runs; None before it is built."""
 
-
-def standardized_inputs(model: Any, inputs: Any) -> Any:
-    """The inputs of a functional model as flat tensors of the types it takes."""
-    return model._standardize_inputs(inputs)
+standardized_inputs = attrgetter("_standardize_inputs")
+"""What makes a functional model's inputs flat tensors of the types it takes."""
 
 
 def from_keras(what: Any) -> bool:
@@ -143,9 +141,8 @@ def norms_of(operation: Any) -> list[Any]:
 
 def tables_of(operation: Any) -> list[Any]:
     """The variables of which a layer reads rows alone, so that gradients are sparse."""
-    if not isinstance(operation, keras.layers.Embedding):
-        return []
-    return [v for v in operation.variables if v.name == "embeddings"]
+    own = operation.variables if isinstance(operation, keras.layers.Embedding) else ()
+    return [v for v in own if v.name == "embeddings"]
 
 
 def order_layers(
@@ -158,10 +155,8 @@ def order_layers(
     list.__init__(model._layers, [*ordered, *known.values()])
 
 
-def compiles_by_itself(model: Any) -> bool:
-    """Whether Keras would compile the steps of a plain model with XLA unasked."""
-    return bool(model._resolve_auto_jit_compile())
-
+compiles_by_itself = methodcaller("_resolve_auto_jit_compile")
+"""Whether Keras would compile the steps of a plain model with XLA unasked."""
 
 lambda_output_shape = attrgetter("_output_shape")
 """The output shape that a Lambda layer was given."""
@@ -353,10 +348,8 @@ def build_at_once(model: Any) -> None:
 loss_tracker = attrgetter("_loss_tracker")
 """The metric that a compiled model reports as its loss."""
 
-
-def compute_loss(model: Any, **arguments: Any) -> Any:
-    """The loss of one batch, as the model's training step computes it."""
-    return model._compute_loss(**arguments)
+loss_computer = attrgetter("_compute_loss")
+"""What computes the loss of one batch, as the model's training step does."""
 
 
 def forget_initial_epoch(model: Any) -> None:

@@ -25,6 +25,7 @@ from splitnet.tf.parallel.towers import Shards, is_split
 from splitnet.tf.placement.device_function import device_of
 from splitnet.tf.placement.part_gradient import not_inlined
 from splitnet.tf.placement.placed import Placed, Shared
+from splitnet.tf.reading.call_cost import cost_of
 from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.read import fixed_batches
 from splitnet.tf.reading.source import blueprint_of
@@ -73,7 +74,7 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
             with keras_api.penalties_summed([model]):
                 made = model(one_x, training=True)
             given = {"x": one_x, "y": one_y, "y_pred": made, "training": True}
-            loss = keras_api.compute_loss(model, sample_weight=one_weights, **given)
+            loss = keras_api.loss_computer(model)(sample_weight=one_weights, **given)
             part = tf.cast(share, loss.dtype)
             loss *= part
             for one in model.losses:
@@ -224,8 +225,6 @@ def _added(one: Any, other: Any) -> Any:
 
 def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     """Refuse a model that cannot be cut, and warn of what micro-batches change."""
-    if pipeline.microbatches == 1:
-        return
     head, why = f"microbatches={pipeline.microbatches}:", "a state for each sample"
     stateful = (o for o in keras_api.sublayers(model) if getattr(o, "stateful", False))
     faults = [f"layer {o.name!r} keeps {why} of a whole batch" for o in stateful]
@@ -314,7 +313,10 @@ def _combines(node: Any) -> bool:
     ends = [*inputs, *outputs]
     firsts = {term.strip()[:1] for term, t in zip(terms, ends) if is_split(t)}
     pairs = len(terms) == len(ends) and len(firsts) > 1
-    return along or pairs or not all(map(is_split, outputs))
+    if not all(map(is_split, outputs)):  # what reads a shape alone combines nothing
+        work, other = (cost_of(node, batch) for batch in (2, 3))
+        along |= work != other or bool(work.saves_inputs)
+    return along or pairs
 
 
 def _sums(model: Any) -> list[str]:
@@ -365,6 +367,8 @@ def obstacles_of(source: Any) -> dict[str, str]:
             note(f"{site.call!r} reads a sparse tensor")
         if _combines(site.node):
             note(f"{site.call!r} combines samples")
+        elif not all(map(is_split, site.node.outputs)):
+            note(f"{site.call!r} makes one tensor for all samples", "towers")
         for layer in keras_api.sublayers(site.node.operation):
             if layer in keras_api.norms_of(layer):
                 note(f"{layer.name!r} would see each by itself", "microbatches")

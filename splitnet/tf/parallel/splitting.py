@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, SplitnetError, listed, warn
 from splitnet.core.graph import Graph, Part, grouped
-from splitnet.core.replication import collapse, split_layers
+from splitnet.core.replication import split_layers
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
@@ -105,7 +105,7 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
     They are found by their name, or else as the same of the layers of that kind and
     shape: names that Keras counts differ each time a model is built.
     """
-    graph, known = collapse(graph), joined_layers(blueprint.model)
+    graph, known = graph.plain or graph, joined_layers(blueprint.model)
     cut = split_layers(graph)
     if cut.keys() <= {*known}:
         return blueprint

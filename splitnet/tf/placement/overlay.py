@@ -86,7 +86,7 @@ def placed_call(model: Any, placed: Placed) -> Callable[..., Any]:
     @functools.wraps(model.call)
     @keras_api.without("autocast_scope")  # only layers cast their weights
     def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        flat = keras_api.standardized_inputs(model, inputs)
+        flat = keras_api.standardized_inputs(model)(inputs)
         for tensor, one in zip(flat, keras.tree.flatten(mask)):
             if one is not None:
                 keras_api.set_mask(tensor, one)

@@ -82,11 +82,12 @@ def part_gradient(
     if not found:
         return None
     back = list(found.values())
+    flat = tf.nest.flatten(back, expand_composites=True)
     early = tf_api.ancestors(ops)
     both = (*_AGAIN, *_POOLS) if on_cpu else _AGAIN
     known = {one.op for one in graph.inputs} if how == "recompute" else early
     known = known | {op for op in early if _draws(op)}
-    late, read = _late(_flat(back), known, {one.op for one in given}, both)
+    late, read = _late(flat, known, {one.op for one in given}, both)
     early |= known
     captured = {inside.ref() for _, inside in graph.captures}
     numbers = {one.ref(): number for number, one in enumerate(graph.inputs)}
@@ -108,10 +109,6 @@ def _draws(op: Any) -> bool:
     """Whether an op may give other values each time: one with a seed, or of Python."""
     own = {"seed", "token"} & set(op.node_def.attr)
     return op.type == "RngReadAndSkip" or bool(own and op.op_def.is_stateful)
-
-
-def _flat(structure: Any) -> list[Any]:
-    return tf.nest.flatten(structure, expand_composites=True)
 
 
 def _late(
@@ -156,7 +153,7 @@ def _cut(
             after = [f"^{one.name}" for one in op.control_inputs if one.name in names]
             node.input[:] = [*(one.name for one in op.inputs), *after]
             read |= {one.name for one in op.inputs}
-    flat = _flat(outputs)
+    flat = tf.nest.flatten(outputs, expand_composites=True)
 
     def body(*given: Any) -> list[Any]:
         values = {key: given[i] for key, i in places.items()}

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import keras
@@ -20,16 +20,15 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.net import raise_faults
 from splitnet.core.plan import NESTED, Plan
-from splitnet.core.replication import batch_shares, collapse, expand, fold
+from splitnet.core.replication import batch_shares, expand, fold
 from splitnet.tf.internals.keras_api import norms_of, sublayers, tables_of, variables_of
 from splitnet.tf.reading.call_cost import cost_of, settings_of, size_of
 from splitnet.tf.reading.flatten import Blueprint, Site, counted, is_sparse
 from splitnet.tf.reading.source import blueprint_of, resolved, sized
 from splitnet.tf.reading.traced import Work, bytes_of
 
-_SAME = ("forward_flops", "backward_flops", "moved_bytes", "fused_bytes", "kernels")
-_SAME += ("workspace_bytes", "early_bytes", "cpu_only", "sequential_steps")
-_SAME += ("efficiency", "given_bytes")
+_SAME = {one.name for one in fields(Work)} & {one.name for one in fields(Call)}
+_SAME = _SAME - {"inner_bytes", "fused_kernels"} | {"forward_flops"}
 """Fields of a call that are those of its `Work`."""
 _SAID = 12  # differences in an error
 
@@ -81,11 +80,13 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
     needed = needed_gradients(blueprint.sites)
 
     def priced(batch: int) -> Graph:
-        known = sized(blueprint, batch)
+        known, other = sized(blueprint, batch), sized(blueprint, batch + 1)
         works = [
             cost_of(site.node, batch, text, wanted, training=training)
             for site, text, wanted in zip(known.sites, settings, needed)
         ]
+        if not fixed:
+            works = [*map(_with_fixed_outputs, works, known.sites, other.sites)]
         return _structure_of(known, batch, settings, works)
 
     towers = blueprint.towers
@@ -104,6 +105,13 @@ def needed_gradients(sites: Sequence[Site]) -> list[list[bool]]:
         if any(found[-1]) or any(v.trainable for v in variables_of(node.operation)):
             reached.update(map(id, node.outputs))
     return found
+
+
+def _with_fixed_outputs(work: Work, site: Site, other: Site) -> Work:
+    """The outputs whose size is the same for another batch."""
+    pairs = enumerate(zip(site.node.outputs, other.node.outputs))
+    same = (i for i, (a, b) in pairs if a.shape == b.shape and None not in a.shape)
+    return replace(work, fixed_outputs=tuple(same))
 
 
 def fixed_batches(source: Any) -> list[int]:
@@ -254,7 +262,7 @@ def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
 def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
     """The source's calls under the names and parts that the plan gave them."""
     graph = plan.graph
-    calls, plain = fold(graph), collapse(graph)
+    calls, plain = fold(graph), graph.plain or graph
     settings = [settings_of(site.node.operation) for site in blueprint.sites]
     works = [Work()] * len(settings)
     source = _structure_of(blueprint, graph.batch, settings, works)

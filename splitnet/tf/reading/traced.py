@@ -75,6 +75,7 @@ class Work:
     fused_bytes: float = 0.0
     fused_kernels: int = 0
     cpu_only: bool = False
+    fixed_outputs: tuple[int, ...] = ()
 
     @property
     def forward_flops(self) -> float:

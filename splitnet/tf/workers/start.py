@@ -32,7 +32,7 @@ import psutil
 from msgspec import Meta
 
 from splitnet.core.cluster import CLIENT, Cluster, Device, Host, Link
-from splitnet.core.errors import ConfigError, format_bytes, parse_bytes
+from splitnet.core.errors import ConfigError, format_bytes, parse_quantity
 from splitnet.core.serialization import write_cluster
 from splitnet.tf.runtime.devices import host_memory_bytes
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
@@ -171,7 +171,9 @@ def local_workers(
         ConfigError: the private network cannot be made, or a worker does not start.
         DeviceError: an impossible limit.
     """
-    limit = None if memory_limit is None else parse_bytes(memory_limit, "memory limit")
+    limit = None
+    if memory_limit is not None:
+        limit = round(parse_quantity(memory_limit, "memory limit", "B"))
     if not allow_remote:
         isolate()
     hide_remarks()

@@ -56,6 +56,14 @@ def tensor_with_three_readers():
     return keras.Model(x, layers.Dense(1, name="out")(flat))
 
 
+def places_for_any_batch():
+    """A tensor of one size for any batch: each micro-batch sends all of it."""
+    x = keras.Input((5, 16))
+    order = layers.Lambda(lambda x: keras.ops.eye(5)[None], name="order")(x)
+    both = layers.Dense(16, name="made")(x) + layers.Dense(16, name="places")(order)
+    return keras.Model(x, layers.Dense(1, name="head")(both))
+
+
 def between(body, **options):
     """A net whose towers stand between two layers of one device."""
     net = sn.Net("between")
@@ -89,20 +97,22 @@ def sums_in_a_chain():
 
 CHAIN = {"enter": 0, "norm_0": 2, "mix_0": 0, "sum_0": 1, "norm_1": 2, "mix_1": 0}
 CHAIN |= {"sum_1": 0, "norm_2": 1, "mix_2": 0, "sum_2": 1, "head": 2}
+PLACES = {"made": "gpu:1", "order": "gpu:0", "places": "gpu:0", "*": "gpu:2"}
 READERS = dict.fromkeys(("made", "added", "view"), "gpu:0") | {"*": "gpu:1"}
 
 
 @pytest.mark.parametrize(
-    ("make", "pins"),
+    ("make", "pins", "how"),
     [
-        (recurrent_layer_on_two_devices, None),
-        (tensor_with_three_readers, READERS),
-        (towers_that_meet, None),
-        (sums_in_a_chain, {name: f"gpu:{at}" for name, at in CHAIN.items()}),
+        (recurrent_layer_on_two_devices, None, {}),
+        (tensor_with_three_readers, READERS, {}),
+        (towers_that_meet, None, {"of": 32}),
+        (sums_in_a_chain, {name: f"gpu:{at}" for name, at in CHAIN.items()}, {}),
+        (places_for_any_batch, PLACES, {"of": 32, "microbatches": 4}),
     ],
 )
-def test_bytes_are_as_planned(make, pins, cluster):
-    assert_equal(audited(make(), cluster, pins=pins))
+def test_bytes_are_as_planned(make, pins, how, cluster):
+    assert_equal(audited(make(), cluster, pins=pins, **how))
 
 
 def test_a_gradient_that_is_clipped_before_it_crosses(cluster):
