@@ -237,7 +237,6 @@ BESIDE = {"near": "c", "apart": "b"}
         ((A, NEAR, A, BESIDE), "'d' must be apart from 'b', but both are on gpu:0"),
         ((A, A | NEAR, {"apart": "a", "on": "gpu:1"}, {"near": "c"}), "^$"),
     ],
-    ids=["near and apart", "pins through others", "equal pins", "neighbours", "none"],
 )
 def test_conflicting_constraints_are_told(constraints, said):
     """Near binds to one device, however long the chain; a neighbour's pin counts."""

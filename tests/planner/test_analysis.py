@@ -24,7 +24,6 @@ SMALL = sn.Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="10 MiB")
         (chain(), BOX, 1.0, "no gain over gpu:0 alone"),
         (chain(8), SMALL, None, "fits no single device"),
     ],
-    ids=["wins", "loses", "equal", "fits no device"],
 )
 def test_verdict_compares_with_the_best_device(graph, cluster, speed_up, said):
     """Two equal towers are nearly twice as fast; small branches lose."""

@@ -48,7 +48,6 @@ def kind(plan):
         (random_dag(1, 12), BOX, "pipeline"),
         (two_towers(), sn.Cluster.of("cpu"), "one device"),
     ],
-    ids=["tiny", "heavy", "wide", "short", "pinned", "tight", "large", "dag", "cpu"],
 )
 def test_auto_chooses_what_suits_the_model(graph, cluster, wanted):
     """The simplest of those that are at most two per cent slower than the fastest."""

@@ -96,7 +96,6 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
         (wide(3), {}, "8 MiB", "8 MiB", "do not fit together"),
         (chain(2), {"*": "gpu"}, "3 MiB", "9 GiB", "6.00 MiB on gpu:0, gpu:1\n"),
     ],
-    ids=["on its device", "anywhere", "apart", "together", "where it may be"],
 )
 def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said):
     box = Cluster.of("2*gpu", "cpu", memory=memory, cpu_memory=cpu_memory)
@@ -141,7 +140,6 @@ def changed(remedy, case, less):
         ((two_towers(), gpus(2, 14), {"*": "gpu:0"}), "instead", False),
         ((ALL_APART, gpus(2, 1024), {}), "device", False),
     ],
-    ids=["random", "calls", "pins", "chain", "batch", "much", "branches", "apart"],
 )
 def test_every_remedy_that_is_named_helps(case, kinds, least, monkeypatch):
     """Each is typed as it is said, and planned; of parts the least is named."""

@@ -34,7 +34,6 @@ WHOLE = json.loads(json.dumps(plan_to_dict(FALLEN)))
         plan_graph(towered(chain(2), "c0", 2), BOX),
         sn.plan(chain(2), BOX, strategy="auto", training=False),
     ],
-    ids=["fallbacks", "random", "executed", "towers", "auto"],
 )
 def test_plan_file_round_trips(tmp_path, plan):
     """What is saved is loaded again, to the last figure, and gives equal bytes."""

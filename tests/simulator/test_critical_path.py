@@ -30,7 +30,6 @@ DEVICES = ("gpu:0", "gpu:1", "gpu:2")
         ((task("a", 0, 0.5), task("a", 1, 1.5)), (), []),
         ((), (), []),
     ],
-    ids=["through a task of no length", "a copy queues", "measured", "nothing"],
 )
 def test_critical_path_follows_tasks_copies_and_a_full_link(tasks, copies, path):
     assert Timeline(tasks, copies, DEVICES, {}).critical_path == path

@@ -83,7 +83,6 @@ SHARED = graph([LEFT, RIGHT, JOIN], "left-join right-join")
         # A graph with backward calls of its own gets no other backward pass.
         (graph(OWN, "f-loss loss-g"), "00", True, "loss p p'"),
     ],
-    ids=["inference", "integers", "shared", "own backward calls"],
 )
 def test_what_a_step_consists_of(one, devices, training, names):
     """Inference is forward; integers get no gradient; a shared weight one update."""

@@ -111,7 +111,6 @@ def test_what_micro_batches_change_is_warned_of(cluster):
         ({"xla": "yes"}, "xla= must be bool"),
         ({"xla": True, "recompute": True}, "exclude each other"),
     ],
-    ids=str,
 )
 def test_nonsense_is_refused_with_the_reason(way, words, cluster):
     with pytest.raises(sn.DeclarationError, match=words):

@@ -155,7 +155,6 @@ def test_gradients_without_their_variables_are_refused_by_keras(cluster):
 @pytest.mark.parametrize(
     "duplicate",
     [keras.models.clone_model, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))],
-    ids=["clone_model", "deepcopy", "pickle"],
 )
 def test_duplicates_of_a_placed_model_are_plain(dense, duplicate):
     clone = duplicate(dense)

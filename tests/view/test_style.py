@@ -29,7 +29,6 @@ GREY = (0.2126, 0.7152, 0.0722)  # of a printer without colour
 @pytest.mark.parametrize(
     ("seen", "least"),
     [(np.eye(3), 30), (DEUTERANOPIA, 20), (PROTANOPIA, 20), ([GREY] * 3, 7)],
-    ids=["full colour", "deuteranopia", "protanopia", "grey"],
 )
 def test_colors_of_differ_for_everybody(seen, least):
     """Any two of seven GPUs and a CPU differ in CIELAB; 2.3 can just be noticed."""
