@@ -51,9 +51,9 @@ class SeenCopy:
     """A tensor that crossed devices in the graph that ran; `bytes` may be unknown.
 
     `kind` is "input", "activation", "gradient", "weights", "weights gradient",
-    "update", "mask", "logits" (of probabilities that are sent too), "target" (labels or
-    sample weights, sent to a loss), "state" (seeds and moving averages, sent back by a
-    call on another device, and constants) or "other".
+    "update", "mask", "logits" (of probabilities that are sent too), "target" (labels,
+    sample weights or constants, sent to a loss or metric), "state" (seeds and moving
+    averages, sent back by a call on another device, and constants) or "other".
     """
 
     name: str

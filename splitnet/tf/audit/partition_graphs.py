@@ -319,8 +319,9 @@ def _kind(
         return "input" if marked else "target"
     if re.match(r"(gradient_tape/)?compile_loss(_\d+)?/", name):
         return "target"
-    if made_by == "Const":
-        return "other"  # computed before the step ran
+    if made_by == "Const":  # computed before the step ran, as thresholds of metrics
+        own = leads_to(lambda o: o.in_part or names.of_optimizer(o.plain), _PASSING)
+        return "other" if own else "target"
     if names.of_optimizer(name):
         return "weights gradient" if comes_from(sums, _CLIPPING) else "update"
     if comes_from(lambda one: "ReadVariableOp" in (one.op, one.name[-14:]), _PASSING):

@@ -19,12 +19,12 @@ RATES = [
 
 def audited(source, cluster, batch=8, *, of=0, pins=None, optimizer="adam", **way):
     """The clean audit of a step of ones, planned for a batch of `of`."""
-    known = {"batch": of or batch, "pins": pins}
-    model = emitted(source, cluster, way, (optimizer, "mse"), **known)
-    x = keras.tree.map_structure(
-        lambda t: np.ones((batch, *t.shape[1:]), t.dtype), model.input
+    compiled = optimizer, "mse", None, [keras.metrics.Precision([0.1, 0.4, 0.9])]
+    model = emitted(source, cluster, way, compiled, batch=of or batch, pins=pins)
+    data = keras.tree.map_structure(
+        lambda t: np.ones((batch, *t.shape[1:]), t.dtype), (model.input, model.output)
     )
-    return sn.audit(model, None, (x, np.ones((batch, 1), "float32"))).check()
+    return sn.audit(model, None, data).check()
 
 
 def assert_equal(audit):
