@@ -92,7 +92,7 @@ def emit(
     placed = placement(plan, cloned.flow, cloned.sites)
     wait_for_workers()
     _settle(placed)
-    placed, compiled = _lay_out(model, placed, xla=xla), [pipeline.warn_of_norms]
+    placed, compiled = _lay_out(model, placed, xla=xla), [pipeline.warn_of_towers]
     if placed.pipeline.microbatches > 1:
         pipeline.pipelined(model, placed)
         compiled.append(pipeline.check_losses)

@@ -224,11 +224,13 @@ def test_towers_that_cannot_be_split_are_refused(declare, words):
     assert all(word in str(error.value) for word in words)
 
 
-def test_a_norm_that_is_thawed_where_towers_cannot_reach_it_is_said(cluster):
+def test_what_towers_change_is_said(cluster):
     inner = keras.Sequential([layers.BatchNormalization(trainable=False)], name="in")
-    model = emitted(towered([inner], (4,), batch_norm="synchronised"), cluster)
+    body = [inner, layers.Softmax(0, name="soft")]
+    model = emitted(towered(body, (4,), batch_norm="synchronised"), cluster)
     model.get_layer("in").layers[0].trainable = True
-    with pytest.warns(UserWarning, match="cannot reach into 'in', .* Freeze it again"):
+    of_samples = pytest.warns(UserWarning, match="'soft' combines samples, here those")
+    with of_samples, pytest.warns(UserWarning, match="into 'in', .* Freeze it again"):
         model.compile("sgd", "mse")
 
 

@@ -79,7 +79,6 @@ def test_dot_of_draws_weights_that_are_read_from_another_device():
         (plans.towers(64, 32), 5, 1),
         (plans.chain(300), 6, 4),
     ],
-    ids=lambda value: getattr(getattr(value, "graph", None), "name", None),
 )
 def test_dot_of_folds_what_repeats(plan, count, times):
     """Branches, blocks and whole devices; nothing while there is room."""

@@ -41,7 +41,6 @@ def test_draw_writes_the_format_that_the_suffix_says(suffix, tmp_path):
         (ONE, "x.svg", {"other": STEP}, "cannot draw a Timeline beside a Plan"),
         (STEP, "x.svg", {"other": 3}, "other= must be"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_draw_refuses_what_cannot_be_drawn(thing, name, options, said, tmp_path):
     with pytest.raises(sn.SplitnetError, match=said):

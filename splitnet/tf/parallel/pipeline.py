@@ -215,11 +215,8 @@ def _gradient_sums(pairs: list[tuple[Any, Any]]) -> list[Any]:
 def _added(one: Any, other: Any) -> Any:
     """The sum of two gradients; of two sparse ones, sparse."""
     if isinstance(one, tf.IndexedSlices) and isinstance(other, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            tf.concat([one.values, other.values], 0),
-            tf.concat([one.indices, other.indices], 0),
-            one.dense_shape,
-        )
+        both = (one.values, other.values), (one.indices, other.indices)
+        return tf.IndexedSlices(*(tf.concat(each, 0) for each in both), one.dense_shape)
     return tf.convert_to_tensor(one) + tf.convert_to_tensor(other)
 
 
@@ -286,10 +283,13 @@ def check_losses(model: Any, placed: Placed) -> None:
     vars(loss)["build"] = build
 
 
-def warn_of_norms(model: Any, placed: Placed) -> None:
-    """Warn of thawed normalizations that synchronised towers cannot reach."""
+def warn_of_towers(model: Any, placed: Placed) -> None:
+    """Warn of what combines samples in towers, and of norms that they cannot reach."""
     for node in placed.flow.nodes:
         towers, layer = placed.replicas.get(id(node)), node.operation
+        if towers and _combines(node):
+            what = f"{layer.name!r} combines samples, here those of a tower"
+            warn(f"towers: {what}, which trains another model.")
         if towers and towers.synchronised and {*keras_api.norms_of(layer)} - {layer}:
             into = f"batch_norm='synchronised' cannot reach into {layer.name!r}"
             why = "whose BatchNormalization is thawed: each tower normalises its share"
