@@ -60,8 +60,7 @@ def rows_of(lists: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
 
 def lists_of(start: Ints, items: Ints) -> list[list[int]]:
     """The inverse of `rows_of`."""
-    every = items.tolist()
-    return [every[first:end] for first, end in pairwise(start.tolist())]
+    return [items[first:end].tolist() for first, end in pairwise(start.tolist())]
 
 
 def owners(start: Ints) -> Ints:

@@ -80,8 +80,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
         # What follows the search takes about as long as what comes before it.
         left = limit - 2 * (monotonic() - began)
         seconds = max(left, 0.2 * limit, min(limit, _WHOLE_SECONDS)) / len(tries)
-        solution = _solved(problem, options, 1 / len(tries), seconds)
-        if solution.feasible:
+        if (solution := _solved(problem, options, 1 / len(tries), seconds)).feasible:
             break
         began = monotonic()
     wanted = (cluster.devices[device].name for device in solution.assignment)

@@ -123,9 +123,8 @@ def _dot_of_devices(cluster: Cluster) -> str:
         frame.attr(label=name, style="rounded", color=style.THIN, pack="12")
         for one in (device for device in cluster if device.host == host):
             called = one.name.rpartition("/")[2] + " (stand-in)" * one.stand_in
-            speed = f"{format_count(one.flops_per_second)}FLOP/s"
             rows = [Line(called, 10, bold=True), Line(format_bytes(one.memory_bytes))]
-            rows.append(Line(speed))
+            rows.append(Line(f"{format_count(one.flops_per_second)}FLOP/s"))
             look = {"fillcolor": mixed(colors[one.name], "#ffffff", 0.72)}
             look["color"] = colors[one.name]
             frame.node(one.name.replace(":", "-"), style.html_label(rows), **look)

@@ -133,12 +133,10 @@ def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
     }
     if plan.fallbacks:
         rows = [asdict(fallback) for fallback in plan.fallbacks]
-        fallbacks = [{"fallback": row.pop("part")} | row for row in rows]
-        grids["fallbacks"] = Grid(fallbacks, left=4)
+        grids["fallbacks"] = Grid([{"fallback": r.pop("part")} | r for r in rows], 4)
     if plan.reused:
         heads = "the source's own layer", "why it cannot be rebuilt"
-        reused = [dict(zip(heads, item)) for item in plan.reused.items()]
-        grids["reused"] = Grid(reused, left=2)
+        grids["reused"] = Grid([dict(zip(heads, x)) for x in plan.reused.items()], 2)
     return grids
 
 

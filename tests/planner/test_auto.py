@@ -267,16 +267,16 @@ def test_what_is_fixed_is_not_faster_than_what_is_chosen():
     assert auto(slow, box).seconds <= 1.02 * fixed.seconds
 
 
-@pytest.mark.parametrize("graph", [HEAVY, wide(2), random_dag(1, 12), random_dag(16)])
-def test_what_a_row_says_to_type_gives_that_row_or_a_faster_one(graph):
-    plan = partial(sn.plan, effort=3000)
-    found = sn.compare_strategies(graph, BOX, effort=3000)
+@pytest.mark.parametrize("graph", [wide(2), random_dag(4, 8), random_dag(5, 8)])
+def test_what_a_row_says_to_type_gives_that_row(graph):
+    plan, box = partial(sn.plan, effort=3000), sn.Cluster.of("3*gpu", "cpu")
+    found = sn.compare_strategies(graph, box, effort=3000)
 
     assert len(found.all) >= 3
     for row in found.all:
-        made = eval(row.how, {"plan": plan, "source": graph, "cluster": BOX})
-        least = 1 - 1e-9 if row.kind in ("one device", found.chosen) else 0.0
-        assert least <= made.seconds / row.seconds <= 1.03, row.how
+        made = eval(row.how, {"plan": plan, "source": graph, "cluster": box})
+        figures = made.seconds, made.transfer_bytes
+        assert figures == (row.seconds, row.copied_bytes), row.how
         used = {made.device_of[call.part] for call in made.graph.calls if call.weights}
         assert (row.kind == "one device") == (len(used) == 1), row.how
 

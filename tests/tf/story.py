@@ -24,8 +24,7 @@ def said(act):
 
 def story(code, folder, *, seconds=240, **environ):
     """Run a program in a fresh Python; its `answer` comes back, with its stderr."""
-    program = HEAD + textwrap.dedent(code) + "\nprint(json.dumps(answer))\n"
     script = folder / "story.py"
-    script.write_text(program)
+    script.write_text(HEAD + textwrap.dedent(code) + "\nprint(json.dumps(answer))\n")
     done = python(script, cwd=folder, seconds=seconds, **environ)
     return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}

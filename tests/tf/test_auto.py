@@ -189,14 +189,15 @@ def test_tables_are_cut_as_often_as_it_takes():
     def build():
         ids = [keras.Input((20,), dtype="int32") for _ in range(2)]
         tables = [layers.Flatten()(layers.Embedding(3_000_000, 64)(i)) for i in ids]
-        return keras.Model(ids, layers.Dense(1)(layers.Concatenate()(tables)))
+        return keras.Model(ids, layers.Dense(512)(layers.Concatenate()(tables)))
 
     box = sn.Cluster.of("8*gpu", "cpu", memory="1.5 GiB", cpu_memory="64 GiB")
     plan = planned(build, box, batch=1024)
 
-    assert plan.verdict.strategies.chosen == "towers"
-    split = r"split=\{('embedding\w*': 8(, )?){2}\}"
-    assert re.search(split, str(plan.verdict.strategies))
+    rows, cut = plan.verdict.strategies, r"split=\{('embedding\w*': 8(, )?){2}\}"
+    assert rows.chosen == "towers"
+    assert re.search(cut, rows["towers"].how)
+    assert rows["placement"].how.endswith("split={})")  # or it would be cut as well
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
 
 

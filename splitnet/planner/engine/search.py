@@ -110,8 +110,7 @@ class _Search:
         value, known = self.value_of(place) if fits else inf, bool(self.elite)
         if self.tasks is not None and fits:
             held = used = self.tasks.devices.peak.copy()
-            fits = bool(np.all(used <= _TOO_FULL * self.capacity))
-            value = value if fits else inf
+            value = value if np.all(used <= _TOO_FULL * self.capacity) else inf
         peaks = value < self.best.value
         if (known or self.tasks is not None) and self.objective != "memory":
             peaks |= self.tasks is not None and self.takes(value)
@@ -214,8 +213,7 @@ class _Search:
     def _improve(self, target: Problem, tasks: Tasks | None) -> None:
         """Anneal a new assignment, a good one, or what two good ones share."""
         random, groups, new = self.random, target.group_count, not self.elite
-        often = random.random() < _NEW[self.parts]
-        new |= often and (self.free or tasks is not None)
+        new |= random.random() < _NEW[self.parts] and (self.free or tasks is not None)
         if new:
             start, keep = self.nearest.place, self.nearest.place * (not self.free)
         else:

@@ -75,8 +75,7 @@ class Candidate:
         rank = _KINDS.index(kind), bool(one.recompute)
         self.complexity = *rank, one.microbatches, len(devices)
         said = [f"towers={self.towers}"] if self.towers > 1 else []
-        if split:
-            said.append(f"split={dict(split)}")
+        said += [f"split={dict(split)}"] if split else []
         if one.microbatches > 1:
             said += [f"microbatches={one.microbatches}", f"schedule={one.schedule!r}"]
         if one.recompute and set(devices) <= set(one.recompute):
@@ -122,8 +121,12 @@ def compared(
     found: Iterable[Candidate], chosen: Candidate | None, options: PlanOptions
 ) -> StrategyComparison:
     """The best of each kind; of its kind the one `chosen` with these options."""
-    every = sorted(found, key=lambda c: (not c.fits, c.seconds))
-    simple = choose(c for c in every if c.towers == c.execution.microbatches == 1)
+    made = sorted(found, key=lambda c: (not c.fits, c.seconds))
+    whole = [c for c in made if "split=" not in c.words]
+    typed = [c for c in whole if len(whole) < len(made) and "strategy=" in c.row.how]
+    for one in typed:  # layers are cut unless that is fixed
+        one.row = replace(one.row, how=f"{one.row.how[:-1]}, split={{}})")
+    simple = choose(c for c in whole if c.towers == c.execution.microbatches == 1)
     best = {} if chosen is None else {chosen.kind: chosen}
     if chosen is not None and chosen.kind != "one device":
         given = ((name, getattr(options, name)) for name in FIXED)
@@ -131,12 +134,13 @@ def compared(
         how = f"plan(source, cluster, strategy='auto'{fixed})"
         how += f"  # {chosen.words}" * bool(chosen.words)
         chosen.row = replace(chosen.row, how=how)
-    for one in every:
+    for one in made:
         if one.kind == "placement" and simple and simple.kind == "one device":
             if one.seconds >= simple.seconds:  # nothing that is typed gives it
                 continue
             one.row = replace(one.row, how="plan(source, cluster, cut_penalty=0)")
-        best.setdefault(one.kind, one)
+        if one.kind not in best:  # what is typed gives the simplest of its own
+            best[one.kind] = choose(c for c in made if c.row.how == one.row.how) or one
     rows = sorted(best.values(), key=lambda one: (not one.fits, one.seconds))
     return StrategyComparison(tuple(c.row for c in rows), chosen.kind if chosen else "")
 

@@ -20,6 +20,8 @@ TENSORFLOW = ((2, 20), (2, 21))
 # "module:class" and the attributes of it that are read or set; what is imported by name
 # is found missing by its import.
 _OF_KERAS = {
+    "keras.src.backend.common.global_state": "get_global_attribute "
+    "set_global_attribute",
     "keras.src.models.functional:Functional": "_standardize_inputs _nodes_by_depth",
     "keras.src.ops.operation:Operation": "_inbound_nodes _outbound_nodes",
     "keras.src.ops.node:KerasHistory": "operation node_index",

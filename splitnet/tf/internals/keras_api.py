@@ -14,10 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.common.global_state import (
-    get_global_attribute,
-    set_global_attribute,
-)
+from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask as mask_of
 from keras.src.backend.common.masking import set_keras_mask as set_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope
@@ -31,7 +28,13 @@ CARRIED = ("_keras_mask", "_keras_logits")
 """What Keras attaches to a tensor: the mask, and the logits of a probability."""
 CARRIED_SCOPE = "keras_carried"  # the name scope of ops that move it
 _GLOBAL_SEEDS = "global_seed_generator"  # Keras 3.12 has no constant for it
-_SUMS = keras.__version__ < "3.14"  # of activities' penalties, since then means
+
+
+def read_all(inputs: Any) -> None:
+    """Have a layer read each input of a model to be, as Keras < 3.14 demands."""
+    for tensor in keras.tree.flatten(inputs):
+        if not tensor._keras_history.operation._outbound_nodes:
+            keras.layers.Identity(name="unread")(tensor)
 
 
 def nodes_of(model: Any) -> list[Any]:
@@ -182,7 +185,7 @@ def penalties_summed(operations: Iterable[Any]) -> Iterator[None]:
     """Make activity penalties vectors, to be added up, where Keras < 3.14 sums them."""
     with contextlib.ExitStack() as held:
         for own in [vars(layer) for one in operations for layer in sublayers(one)]:
-            if (rule := own.get("activity_regularizer")) and _SUMS:
+            if (rule := own.get("activity_regularizer")) and keras.__version__ < "3.14":
                 own["activity_regularizer"] = lambda x, r=rule: tf.reshape(r(x), [-1])
                 held.callback(own.update, activity_regularizer=rule)
         yield
@@ -230,12 +233,12 @@ def without_values() -> Iterator[None]:
 @contextlib.contextmanager
 def without(scope: str, instead: Any = None) -> Iterator[None]:
     """Leave a scope of Keras in this block: "stateless_scope", or "autocast_scope"."""
-    outer = get_global_attribute(scope)
-    set_global_attribute(scope, instead)
+    outer = global_state.get_global_attribute(scope)
+    global_state.set_global_attribute(scope, instead)
     try:
         yield
     finally:
-        set_global_attribute(scope, outer)
+        global_state.set_global_attribute(scope, outer)
 
 
 @contextlib.contextmanager
@@ -294,23 +297,23 @@ def counting_names_anew() -> contextlib.AbstractContextManager[None]:
 def random_states_kept() -> Iterator[None]:
     """Leave the random states of Python, NumPy and Keras as they were."""
     python, numpy = random.getstate(), np.random.get_state()
-    known = get_global_attribute(_GLOBAL_SEEDS)
+    known = global_state.get_global_attribute(_GLOBAL_SEEDS)
     state = None if known is None else known.state.numpy()
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-        set_global_attribute(_GLOBAL_SEEDS, known)
+        global_state.set_global_attribute(_GLOBAL_SEEDS, known)
         if known is not None:
             known.state.assign(state)
 
 
 def seed_of_all() -> Any:
     """The state that numbers without a seed are drawn from; None before the first."""
-    known = get_global_attribute(_GLOBAL_SEEDS)
+    known = global_state.get_global_attribute(_GLOBAL_SEEDS)
     if known is not None and not has_value(known.state):  # made in a stateless scope
-        waiting = get_global_attribute("uninitialized_variables") or []
+        waiting = global_state.get_global_attribute("uninitialized_variables") or []
         waiting[:] = [one for one in waiting if one is not known.state]
         with with_values():
             known.state._deferred_initialize()

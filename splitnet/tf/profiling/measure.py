@@ -193,8 +193,7 @@ class _Loop:
                 more *= 4
             self.runs[size] = more, []
         more, rounds = self.runs[size]
-        once = self._timed(1)
-        rounds.append((self._timed(1 + more) - once) / more)
+        rounds.append((self._timed(1 + more) - self._timed(1)) / more)
 
     def seconds(self, size: int = 0) -> float:
         """Seconds of one computation."""

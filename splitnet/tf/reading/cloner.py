@@ -35,8 +35,7 @@ def clone(
         while more:
             cloner = Cloner(device_of, blueprint.originals, held, copy=copy)
             model, _ = cloner.model(blueprint.model)
-            more = cloner.copied_though_held()
-            held |= more
+            held |= (more := cloner.copied_though_held())
         cloner.finish()
     if move:
         cloner.move_home()
@@ -336,6 +335,7 @@ def functional(
     of the old ones, and layers as `copy_of` gives them.
     """
     made = type(model).__new__(type(model))
+    keras_api.read_all(inputs)
     keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
     keras_api.take_settings(made, model)
     known = dict(zip(map(id, model.inputs), made.inputs)) | dict(tensors or {})

@@ -144,6 +144,7 @@ def _blueprint_of_net(net: Net) -> Blueprint:
                     tensor = keras.layers.Identity(name=name)(tensor)
                     trace.part_of[id(keras_api.producer(tensor))] = ref.name
                 ends.append(tensor)
+        keras_api.read_all(inputs)
         given = (some[0] if len(some) == 1 else some for some in (inputs, ends))
         try:
             model = keras.Model(*given, name=_model_name(net.name))

@@ -166,8 +166,7 @@ def _is_about_workers(error: BaseException) -> bool:
     from tensorflow import errors
 
     kinds = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
-    wrong = isinstance(error, errors.InvalidArgumentError)
-    gone = wrong and "remote_handle" in str(error)
+    gone = type(error) is errors.InvalidArgumentError and "remote_handle" in str(error)
     return gone or isinstance(error, (*kinds, errors.DeadlineExceededError))
 
 

@@ -334,8 +334,7 @@ def limit_memory(count: int) -> int:
     The kernel limits what is reserved: what is so already is allowed beyond the limit.
     """
     held = psutil.Process().memory_info()
-    left = count - held.rss
-    if left <= 0:
+    if (left := count - held.rss) <= 0:
         why = f"TensorFlow's server alone holds {format_bytes(held.rss)}; allow more"
         raise ConfigError(f"a limit of {format_bytes(count)} leaves nothing: {why}.")
     resource.setrlimit(resource.RLIMIT_DATA, (held.data + left, held.data + left))
