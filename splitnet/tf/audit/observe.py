@@ -46,7 +46,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         plan: what it should do; that of the emitted model if None. Of one that was made
             with training=False the forward pass is audited.
         batch: one batch as `fit` takes it: `(x, y)` or `(x, y, sample_weight)`, with a
-            list or dict of inputs as the model has them; or `x` alone, a list as `(x,)`.
+            list or dict of inputs as the model has them; or `x`, a list as `(x,)`.
 
     Raises:
         AuditError: there is nothing to audit by, or the step failed.
