@@ -27,7 +27,7 @@ HEAVY, LARGE = chain(4, flops=1e12), chain(6, flops=4e10, out=8 * MIB)
 
 
 def auto(graph, cluster=BOX, **options):
-    short = {"time_limit": 20.0, "effort": 30_000, "strategy": "auto"}
+    short = {"time_limit": 90.0, "effort": 30_000, "strategy": "auto"}
     return sn.plan(graph, cluster, **(short | options))
 
 
