@@ -65,8 +65,8 @@ def part_facts(plan: Plan) -> dict[str, PartFacts]:
     leaving = {t.source for t in graph.tensors if owner[t.source] != owner[t.target]}
     fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
     facts = {}
-    for part in graph.parts:
-        calls, placement = graph.calls_of[part.name], plan[part.name]
+    for part, placement in zip(graph.parts, plan.placements):
+        calls = graph.calls_of[part.name]
         ends = [c for c in calls if c.name in leaving or c.name in graph.outputs]
         facts[part.name] = PartFacts(
             *(part.name, part.kind, placement.device, placement.reason),
