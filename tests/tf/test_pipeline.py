@@ -181,10 +181,10 @@ def test_models_that_cannot_be_cut_are_refused(cluster):
         counts = tf.cast(tf.reshape(true, [-1]) > 0, each.dtype)
         return tf.reduce_sum(each * counts) / tf.reduce_sum(counts)
 
-    model = emitted(cluster, microbatches=2)
+    model = check.emitted(stack(layers.Dense(500)), cluster, {"microbatches": 2})
     total, pairs = keras.losses.MeanSquaredError(reduction="sum"), keras.losses.Circle()
     padded = keras.losses.SparseCategoricalCrossentropy(ignore_class=0)
-    for loss in (total, pairs, padded, "dice", summed, masked):
+    for loss in (total, pairs, padded, keras.losses.Dice(), summed, masked):
         with pytest.raises(sn.DeclarationError, match="not the mean of its samples'"):
             model.compile("sgd", loss)
     for loss in (keras.losses.Dice(axis=(1,)), lambda *two: summed(*two) / len(two[0])):

@@ -36,7 +36,7 @@ _Waits = tuple[int, list[_Unit], list[_Unit]]
 """A window in micro-batches, what ends a stage, and its first units with weights."""
 _SPECTRAL = keras.layers.SpectralNormalization
 _MEANS = ("sum_over_batch_size", "mean", "auto")
-_OF_BATCHES = ("dice", "tversky")  # losses of Keras that may be no such means
+_OF_BATCHES = ("dice", "tversky", "cosine_similarity")  # that may be no such means
 _APART = ("Append", "Concatenate", "Repeat", "Squeeze")  # along samples, combining none
 
 
@@ -111,8 +111,7 @@ def _stages(placed: Placed) -> dict[_Unit, _Waits]:
     and a thread would run what waits for one another in one go, and send nothing.
     """
     units: nx.DiGraph[_Unit] = nx.DiGraph()
-    learning = set[_Unit]()
-    stage_of, made_by = {}, dict[int, list[_Unit]]()
+    learning, stage_of, made_by = set[_Unit](), {}, dict[int, list[_Unit]]()
     for segment in (runner.segment for runner in placed.runners):
         for key in placed.keys(segment.nodes[0]):
             unit = (id(segment), key)
@@ -306,13 +305,16 @@ def _combines(node: Any) -> bool:
     axes = 0 if axes is None and raw else axes
     rank = max(1, len(inputs[0].shape), len(outputs[0].shape))
     axes = [n % rank for n in keras.tree.flatten(axes) if isinstance(n, int)]
+    first = keras.tree.flatten(node.arguments.args)[:1]  # which has those axes
+    axes *= all(isinstance(value, keras.KerasTensor) for value in first)
     along = 0 in axes and name not in _APART
     if raw and name in ("Dot", "Matmul"):  # they sum over the first axis of a matrix
         along |= any(is_split(t) and len(t.shape) == 2 for t in inputs[1:2])
     terms = getattr(one, "subscripts", "").replace("->", ",").split(",")  # of an einsum
-    ends = [*inputs, *outputs]
-    firsts = {term.strip()[:1] for term, t in zip(terms, ends) if is_split(t)}
-    pairs = len(terms) == len(ends) and len(firsts) > 1
+    firsts = {s.strip()[:1] for s, t in zip(terms, (*inputs, *outputs)) if is_split(t)}
+    pairs = len(terms) == len(inputs) + len(outputs) and len(firsts) > 1
+    opened = [any(None in t.shape[1:] for t in its) for its in (inputs, outputs)]
+    pairs |= raw and opened == [False, True]  # samples are along another axis, too
     if not all(map(is_split, outputs)):  # what reads a shape alone combines nothing
         work, other = (cost_of(node, batch) for batch in (2, 3))
         along |= work != other or bool(work.saves_inputs)
@@ -335,11 +337,11 @@ def _sums(model: Any) -> list[str]:
 
 
 def _is_mean(loss: Any, output: Any) -> bool:
-    """Whether a loss of two samples is the mean of each one's, as far as is known."""
+    """Whether a loss of two unlike samples is the mean of each one's, if known."""
     size = (2, *(length or 3 for length in output.shape[1:]))
-    true, made = (tf.random.stateless_uniform(size, (0, seed)) for seed in range(2))
-    classes = tf.repeat([[0], [1]], math.prod(size[1:-1]), axis=1)
-    for targets in (true, tf.reshape(classes, size[:-1])):
+    made = tf.reshape(tf.linspace(0.1, 0.9, math.prod(size)), size)
+    classes = tf.reshape(tf.repeat([[0], [1]], math.prod(size[1:-1]), 1), size[:-1])
+    for targets in (tf.random.stateless_uniform(size, (0, 0)), classes):
         with contextlib.suppress(Exception):  # it may take other ones, of any kind
             rows = (slice(2), slice(1), slice(1, 2))
             both, *each = (np.mean(loss(targets[i], made[i])) for i in rows)
@@ -349,8 +351,7 @@ def _is_mean(loss: Any, output: Any) -> bool:
 
 def obstacles_of(source: Any) -> dict[str, str]:
     """Why it has no other "batch", or trains another way in micro-batches or towers."""
-    blueprint = blueprint_of(source)
-    model = blueprint.model
+    model = (blueprint := blueprint_of(source)).model
     found = {"batch": "its size is fixed"} if fixed_batches(model) else {}
 
     def note(why: str, *names: str) -> None:

@@ -303,9 +303,8 @@ class Cloner:
         return tf.device(device) if device else contextlib.nullcontext()
 
 
-def _is_leaf(operation: Any) -> bool:
-    layer = isinstance(operation, keras.layers.Layer)
-    return layer and not isinstance(operation, MODELS)
+def _is_leaf(one: Any) -> bool:
+    return isinstance(one, keras.layers.Layer) and not isinstance(one, MODELS)
 
 
 def input_like(tensor: Any) -> Any:
