@@ -84,21 +84,24 @@ def quartiles(values):
 
 
 def order_of(rows):
-    """A line on the order of things predicted: (name, predicted, quartiles) each.
+    """A line on the order of things predicted: (name, predictions, quartiles) each.
 
-    Two things have an order where the middle halves of what was measured lie apart.
+    Two things have an order where all predictions agree on one, such as those of costs
+    measured twice, and where the middle halves of what was measured lie apart.
     """
-    pairs = [(a, b) for i, a in enumerate(rows) for b in rows[:i]]
-    wrong = [(a, b) for a, b in pairs if (a[1] - b[1]) * (a[2][1] - b[2][1]) < 0]
-    apart = [(a, b) for a, b in wrong if a[2][0] > b[2][2] or b[2][0] > a[2][2]]
-    named = [
-        ", ".join(f"{a[0]} and {b[0]}" for a, b in each) for each in (wrong, apart)
-    ]
+    wrong, apart = [], []
+    for number, (name, predicted, (low, middle, high)) in enumerate(rows):
+        for other, its, (its_low, its_middle, its_high) in rows[:number]:
+            order = middle - its_middle
+            if all((a - b) * order < 0 for a, b in zip(predicted, its)):
+                wrong.append(f"{name} and {other}")
+                if low > its_high or its_low > high:
+                    apart.append(wrong[-1])
     if not wrong:
         return "order right"
     if not apart:
-        return f"order right beyond the spread ({named[0]} measured alike)"
-    return f"order wrong: {named[1]}"
+        return f"order right beyond the spread ({', '.join(wrong)} measured alike)"
+    return f"order wrong: {', '.join(apart)}"
 
 
 def quiet(limit=0.7, patience=120):
