@@ -300,6 +300,7 @@ def _default_device() -> str:
 def _export_plain(model: Any, *args: Any, **kwargs: Any) -> Any:
     """As `Model.export`, of the plain model: a served graph shall name no device."""
     plain = unplace(model)
+    plain(plain.input)  # or Keras refuses it for ONNX: it was never called
     _without_cudnn(plain)
     return plain.export(*args, **kwargs)
 

@@ -70,8 +70,7 @@ measure("loop predicts", loop, planned(loop, batch=1024, training=False))
 
 def test_a_step_holds_what_plain_keras_holds_and_what_was_planned(tmp_path):
     """At most 1.1 of plain Keras, 15 % off the plan; much less if computed again."""
-    counts = {"TF_ENABLE_ONEDNN_OPTS": "1"}  # the allocator
-    found = story(PEAKS, tmp_path, seconds=900, **counts)
+    found = story(PEAKS, tmp_path, seconds=900, TF_ENABLE_ONEDNN_OPTS="1")  # counts
     plain = found["plain"][0]
 
     assert plain > 100_000_000

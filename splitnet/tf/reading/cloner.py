@@ -193,8 +193,7 @@ class Cloner:
         for one, layer in sorted(pairs, key=lambda pair: -len(sublayers(pair[1]))):
             own = (*variables_of(layer), *getattr(layer, "metrics_variables", ()))
             stays = isinstance(layer, keras.layers.TFSMLayer)  # its function holds them
-            home = None if stays else self._device_of(one)
-            homes |= {id(v): (v, home) for v in own}
+            homes |= {id(v): (v, None if stays else self._device_of(one)) for v in own}
         moved = [keras_api.move_value(v, on) for v, on in homes.values() if on]
         for _, one in pairs if any(moved) else ():
             rebuild.forget_traces(one)  # with variables at their old place
