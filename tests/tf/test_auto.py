@@ -234,7 +234,7 @@ COMBINED = {
     "einsum": lambda x: ops.einsum("id,jd->id", x, x),
     "matmul": lambda x: ops.matmul(x, x),
     "inner": lambda x: ops.inner(x, x),
-    "unit_normalization": layers.UnitNormalization(axis=0),
+    "nested": keras.Sequential([layers.UnitNormalization(axis=0)], name="nested"),
 }
 
 

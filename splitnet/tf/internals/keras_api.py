@@ -38,8 +38,9 @@ def read_all(inputs: Any) -> None:
 
 
 def nodes_of(model: Any) -> list[Any]:
-    """The nodes of a functional model in the order in which Keras runs them."""
-    levels = sorted(model._nodes_by_depth.items(), reverse=True)
+    """The nodes of a functional model, in the order in which Keras runs them."""
+    inner = getattr(model, "_functional", model)  # of a Sequential one
+    levels = sorted(getattr(inner, "_nodes_by_depth", {}).items(), reverse=True)
     return [n for _, level in levels for n in level if n.operation and not n.is_input]
 
 

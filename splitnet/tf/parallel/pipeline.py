@@ -26,7 +26,7 @@ from splitnet.tf.placement.device_function import device_of
 from splitnet.tf.placement.part_gradient import not_inlined
 from splitnet.tf.placement.placed import Placed, Shared
 from splitnet.tf.reading.call_cost import cost_of
-from splitnet.tf.reading.flatten import is_sparse
+from splitnet.tf.reading.flatten import MODELS, is_sparse
 from splitnet.tf.reading.read import fixed_batches
 from splitnet.tf.reading.source import blueprint_of
 
@@ -73,8 +73,7 @@ def _train_step(model: Any, placed: Placed, data: Any) -> Any:
             turns.begin(tape, shared.weights)
             with keras_api.penalties_summed([model]):
                 made = model(one_x, training=True)
-            given = {"x": one_x, "y": one_y, "y_pred": made, "training": True}
-            loss = keras_api.loss_computer(model)(sample_weight=one_weights, **given)
+            loss = keras_api.loss_computer(model)(one_x, one_y, made, one_weights, True)
             part = tf.cast(share, loss.dtype)
             loss *= part
             for one in model.losses:
@@ -300,14 +299,15 @@ def _combines(node: Any) -> bool:
     one, inputs, outputs = node.operation, node.input_tensors, node.outputs
     if not any(map(is_split, inputs)):
         return False
+    if isinstance(one, MODELS):
+        return any(map(_combines, keras_api.nodes_of(one)))
     raw, name = not isinstance(one, keras.layers.Layer), type(one).__name__
-    axes = getattr(one, "axis", ())  # of layers, None is none of them
-    axes = 0 if axes is None and raw else axes
     rank = max(1, len(inputs[0].shape), len(outputs[0].shape))
-    axes = [n % rank for n in keras.tree.flatten(axes) if isinstance(n, int)]
+    axes = keras.tree.flatten(getattr(one, "axis", ()))  # of layers, None is no axis
+    axes = [(n or 0) % rank for n in axes if raw or isinstance(n, int)]
     first = keras.tree.flatten(node.arguments.args)[:1]  # which has those axes
     axes *= all(isinstance(value, keras.KerasTensor) for value in first)
-    along = 0 in axes and name not in _APART
+    along = 0 in axes and name not in _APART or name in ("CutMix", "MixUp")
     if raw and name in ("Dot", "Matmul"):  # they sum over the first axis of a matrix
         along |= any(is_split(t) and len(t.shape) == 2 for t in inputs[1:2])
     terms = getattr(one, "subscripts", "").replace("->", ",").split(",")  # of an einsum

@@ -172,8 +172,7 @@ def _count(operations: Sequence[Any], graph: Any) -> Counter[str]:
                 found[name] += times * amount
         elif op.type not in _NO_KERNEL:
             found["kernels"] += 1
-            gathers = op.type in _GATHERS  # rows are read, not the table
-            read = [*op.inputs[1:], *op.outputs] if gathers else op.inputs
+            read = [*op.inputs[1:], *op.outputs] if op.type in _GATHERS else op.inputs
             found["moved"] += bytes_of(*read, *op.outputs)
             if flops := _matrix_flops(op):
                 found[_CLASSES.get(op.type, "product")] += flops
