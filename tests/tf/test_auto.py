@@ -233,7 +233,7 @@ COMBINED = {
     "flip": ops.flip,
     "einsum": lambda x: ops.einsum("id,jd->id", x, x),
     "matmul": lambda x: ops.matmul(x, x),
-    "inner": lambda x: ops.inner(x, x),
+    "outer": lambda x: ops.outer(x[:, 0], x[:, 0]),
     "nested": keras.Sequential([layers.UnitNormalization(axis=0)], name="nested"),
 }
 
