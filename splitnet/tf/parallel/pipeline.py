@@ -36,7 +36,7 @@ _Waits = tuple[int, list[_Unit], list[_Unit]]
 """A window in micro-batches, what ends a stage, and its first units with weights."""
 _SPECTRAL = keras.layers.SpectralNormalization
 _MEANS = ("sum_over_batch_size", "mean", "auto")
-_OF_BATCHES = ("dice", "tversky", "cosine_similarity")  # that may be no such means
+_OF_BATCHES = ("dice", "tversky", "cosine_similarity")  # losses that may be no mean
 _APART = ("Append", "Concatenate", "Repeat", "Squeeze")  # along samples, combining none
 
 
