@@ -67,7 +67,7 @@ class _Search:
         self.problem, self.objective, self.budget = problem, objective, budget
         self.capacity = problem.graph.capacity_bytes
         self.state, self.random = random_state(seed), np.random.default_rng(seed)
-        self.units, self.constructed = len(problem.group_of_unit), 0
+        self.units, self.constructed, self.begun = len(problem.group_of_unit), 0, 0
         groups, self.free = problem.group_count, problem.contiguity == "free"
         self.tasks = tasks_of(problem) if objective == "latency" else None
         # Steps of a turn; fractions of those so far besides, of turns that begin anew
@@ -167,15 +167,14 @@ class _Search:
 
         With a cut penalty schedules are left out: what is best without one is given.
         """
-        graph, given = self.problem.graph, (self.random, self.state)
+        graph = self.problem.graph
         places += problems.single_devices(self.problem)
         roomy = graph._replace(capacity_bytes=graph.capacity_bytes + inf)
         if self.tasks is not None and self.free and not self.problem.cut_penalty:
             for number in range(_SCHEDULES if self.budget.left else 0):
                 self.budget.spend((3.0 + 0.1 * len(graph.kind)) * len(graph.size_bytes))
-                noise = self.random.random() if number > 1 else 0.0
                 room = graph if number % 2 else roomy
-                places.append(starts.list_schedule(room, noise, *given))
+                places.append(starts.list_schedule(room, self.random))
         for place in sorted(places, key=self.value_of):
             for _ in range(_CORRECTIONS if self.tasks else 2):  # until peaks have room
                 self.keep(place)
@@ -227,6 +226,11 @@ class _Search:
             clusters = groups / 2 * 0.1 ** random.random()
             clusters = groups if random.random() < 0.5 else clusters
         spent = min(self.budget.spent, 1000 * self.steps)
+        self.begun += new
+        if new and tasks is not None and self.free and self.begun % 2:
+            self.budget.spend(4 * groups)
+            start = keep = repaired(target.graph, starts.paths_apart(target, random))
+            new = False  # groups on unlike paths are not merged
         steps = self.steps + self.growth[not new] * spent
         self.hot, anew = self.hottest * 6.0 ** random.random(), new and self.free
         for _ in range(_CORRECTIONS):
@@ -272,8 +276,7 @@ class _Search:
                 self.budget.spend(400 + len(tasks.units))
                 tasks = merge(tasks, cluster)
         if new and tasks is not None:
-            noise = random.random()
-            place = starts.list_schedule(here.graph, noise, random, self.state)
+            place = starts.list_schedule(here.graph, random)
         elif new:
             score = random.random(here.graph.allowed.shape) * here.graph.allowed
             place = score.argmax(axis=1)

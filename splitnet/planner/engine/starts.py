@@ -7,7 +7,8 @@ edges first, with some noise; or chains, in which each group alone feeds the nex
 A chain partition cuts a random topological order into one interval per device, with a
 dynamic program in NumPy. A list schedule puts each group where it ends first, the most
 urgent group first: HEFT of Topcuoglu, Hariri and Wu (2002), with noise for many
-different schedules.
+different schedules. Or long paths stay whole: linear clustering of Kim and Browne, "A
+General Approach to Mapping of Parallel Computations" (1988).
 """
 
 from heapq import heapify, heappop, heappush
@@ -18,7 +19,7 @@ import numpy as np
 
 from splitnet.planner import load_graph
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.compiler import Xorshift, entry, uniform
+from splitnet.planner.engine.compiler import entry
 from splitnet.planner.engine.functions import root_of
 from splitnet.planner.load_graph import Bools, Floats, Ints, LoadGraph
 from splitnet.planner.problem import Problem, contract
@@ -93,13 +94,18 @@ def merge_edges(
     if chains:
         order = order[np.bincount(at, alone[real], len(pairs))[order] > 0]
         seconds = np.ones(groups)
-    keys = np.random.default_rng(0).integers(2**63, size=1 + graph.allowed.shape[1])
-    kind = keep * keys[0] + graph.allowed @ keys[1:]  # equal if both are equal
     sums = np.array([seconds, graph.size_bytes, np.diff(graph.apart_start) > 0])
     parent, limits = np.arange(groups), np.array([*most, 1.0])
-    unite(np.array([a[order], b[order]]), parent, kind, sums, limits, target)
+    ends = np.array([a[order], b[order]])
+    unite(ends, parent, kinds(graph, keep), sums, limits, target)
     roots, cluster = np.unique(parent, return_inverse=True)
     return cluster, len(roots)
+
+
+def kinds(graph: LoadGraph, keep: Ints | int = 0) -> Ints:
+    """A number for each group: equal if its allowed devices, and `keep`, are equal."""
+    keys = np.random.default_rng(0).integers(2**63, size=1 + graph.allowed.shape[1])
+    return keep * keys[0] + graph.allowed @ keys[1:]
 
 
 def fused(problem: Problem) -> tuple[Problem, Ints]:
@@ -243,53 +249,76 @@ def _interval_loads(
 
 @entry
 def schedule(
-    graph: LoadGraph,
-    order: Ints,
-    copies: Floats,
-    noise: float,
-    place: Ints,
-    end: Floats,
-    free: Floats,
-    used: Floats,
-    random: Xorshift,
+    graph: LoadGraph, order: Ints, copies: Floats, place: Ints, end: Floats
 ) -> None:
-    """Put every group, in this order, where it ends first; `place` is -1 at first."""
-    for i in range(len(order)):
+    """Put every group, in this order, where it ends first; `place` is -1 at first.
+
+    `end` gets when each ends, then when each device is free, and its bytes.
+    """
+    groups, devices = len(order), len(graph.kind)
+    for i in range(groups):
         u, chosen, earliest, begin = order[i], -1, np.inf, 0.0
-        for d in range(len(free)):
+        for d in range(devices):
             if not graph.allowed[u, d]:
                 continue
-            start, kind = free[d], graph.kind[d]
+            start, kind = end[groups + d], graph.kind[d]
             for e in range(graph.predecessor_start[u], graph.predecessor_start[u + 1]):
                 v = graph.predecessors[e]
                 if place[v] >= 0:
                     start = max(start, end[v] + (copies[v] if place[v] != d else 0.0))
             ends = start + graph.seconds[u, kind]
-            ends *= 1.0 + 0.1 * noise * uniform(random)
-            room = graph.capacity_bytes[d] - used[d] - graph.size_bytes[u]
-            if room < 0.0:
-                ends = -room * 1e100
+            used = end[groups + devices + d] + graph.size_bytes[u]
+            if used > graph.capacity_bytes[d]:
+                ends = (used - graph.capacity_bytes[d]) * 1e100
             if chosen < 0 or ends < earliest:
                 earliest, chosen, begin = ends, d, start
         place[u] = chosen
-        used[chosen] += graph.size_bytes[u]
-        free[chosen] = end[u] = begin + graph.seconds[u, graph.kind[chosen]]
+        end[groups + devices + chosen] += graph.size_bytes[u]
+        end[u] = begin + graph.seconds[u, graph.kind[chosen]]
+        end[groups + chosen] = end[u]
 
 
-def list_schedule(
-    graph: LoadGraph, noise: float, random: np.random.Generator, state: Xorshift
-) -> Ints:
-    """A list schedule, longest path first; copies as on the producer's slowest kind."""
-    groups, devices = graph.allowed.shape
-    dearest, copies = graph.net_seconds.max(axis=1, initial=0.0), np.zeros(groups)
+def _scheduled(graph: LoadGraph, rank: Floats, copies: Floats) -> Ints:
+    place, end = np.full(len(rank), -1), np.zeros(len(rank) + 2 * len(graph.kind))
+    schedule(graph, np.argsort(-rank, kind="stable"), copies, place, end)
+    return place
+
+
+def _ranked(
+    graph: LoadGraph, random: np.random.Generator
+) -> tuple[Floats, Floats, list[list[int]]]:
+    """Seconds of the longest path from each group on, of its copies, and its readers.
+
+    With noise. A copy takes about as long as on the producer's slowest kind.
+    """
+    dearest, copies = graph.net_seconds.max(axis=1, initial=0.0), 0 * graph.size_bytes
     np.add.at(copies, graph.net_pins[graph.net_start[:-1]], dearest)
     copies *= float(random.choice([0.5, 1.0, 2.0]))
     seconds = graph.seconds.min(axis=1) + copies
-    path = (seconds * (1.0 + 0.5 * noise * random.random(groups))).tolist()
+    noise = 0.5 * random.random() * random.random(len(copies))
+    rank = (seconds * (1.0 + noise)).tolist()
     after = load_graph.lists_of(graph.successor_start, graph.successors)
     for u in reversed(random_order(graph, random).tolist()):
-        path[u] += max((path[v] for v in after[u]), default=0.0)
-    order, place = np.argsort(-np.array(path), kind="stable"), np.full(groups, -1)
-    ends = np.zeros(groups), np.zeros(devices), np.zeros(devices)
-    schedule(graph, order, copies, noise, place, *ends, state)
-    return place
+        rank[u] += max((rank[v] for v in after[u]), default=0.0)
+    return np.array(rank), copies, after
+
+
+def list_schedule(graph: LoadGraph, random: np.random.Generator) -> Ints:
+    """A list schedule: what has the longest path from it on is first."""
+    return _scheduled(graph, *_ranked(graph, random)[:2])
+
+
+def paths_apart(problem: Problem, random: np.random.Generator) -> Ints:
+    """Long paths, each whole on the device where it ends first, the longest first."""
+    graph, count = problem.graph, 0
+    rank, _, after = _ranked(graph, random)
+    path, own = np.full(len(rank), -1), np.arange(1, len(rank) + 1)
+    kind = kinds(graph, own * (np.diff(graph.apart_start) > 0))
+    for u in np.argsort(-rank, kind="stable").tolist():
+        if path[u] < 0:
+            path[u], count = count, count + 1
+        if free := [v for v in after[u] if path[v] < 0 and kind[v] == kind[u]]:
+            path[max(free, key=rank.__getitem__)] = path[u]
+    whole, none = contract(problem, path, count).graph, np.zeros(count + 1, np.int64)
+    alone = whole._replace(predecessor_start=none)  # whatever a path reads
+    return _scheduled(alone, whole.seconds.min(axis=1), np.zeros(count))[path]
