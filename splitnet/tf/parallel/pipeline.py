@@ -11,6 +11,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 import keras
@@ -25,7 +26,7 @@ from splitnet.tf.parallel.towers import Shards, is_split
 from splitnet.tf.placement.device_function import device_of
 from splitnet.tf.placement.part_gradient import not_inlined
 from splitnet.tf.placement.placed import Placed, Shared
-from splitnet.tf.reading.call_cost import cost_of
+from splitnet.tf.reading.call_cost import cost_of, size_of
 from splitnet.tf.reading.flatten import MODELS, is_sparse
 from splitnet.tf.reading.read import fixed_batches
 from splitnet.tf.reading.source import blueprint_of
@@ -37,7 +38,11 @@ _Waits = tuple[int, list[_Unit], list[_Unit]]
 _SPECTRAL = keras.layers.SpectralNormalization
 _MEANS = ("sum_over_batch_size", "mean", "auto")
 _OF_BATCHES = ("dice", "tversky", "cosine_similarity")  # losses that may be no mean
-_APART = ("Append", "Concatenate", "Repeat", "Squeeze")  # along samples, combining none
+_TOGETHER = ("combines samples", "adds a loss that is no mean over samples")
+# Layers of code that may do anything with samples, and the most weights times positions
+# of one that is tried.
+_CODE = (keras.layers.Lambda, keras.Model)
+_LONGEST = 1e9
 
 
 def pipelined(model: Any, placed: Placed) -> None:
@@ -231,9 +236,10 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     if faults:
         what = f"{head} model {model.name!r} cannot be cut; use microbatches=1."
         raise DeclarationError(listed(what, faults))
-    if names := [n.operation.name for n in keras_api.nodes_of(model) if _combines(n)]:
-        what = f"{', '.join(names[:6])} combines samples"
-        warn(f"{head} {what}, here those of a micro-batch, which trains another model.")
+    calls = ((n.operation.name, _fault(n)) for n in keras_api.nodes_of(model))
+    if found := [" ".join(pair) for pair in calls if pair[1]]:
+        what = f"{head} {', '.join(found[:6])}"
+        warn(f"{what}, here those of a micro-batch, which trains another model.")
     outputs = zip(model.output_names, model.outputs)
     if masked := [name for name, out in outputs if keras_api.mask_of(out) is not None]:
         warn(
@@ -285,8 +291,8 @@ def warn_of_towers(model: Any, placed: Placed) -> None:
     """Warn of what combines samples in towers, and of norms that they cannot reach."""
     for node in placed.flow.nodes:
         towers, layer = placed.replicas.get(id(node)), node.operation
-        if towers and _combines(node):
-            what = f"{layer.name!r} combines samples, here those of a tower"
+        if towers and (why := _fault(node)):
+            what = f"{layer.name!r} {why}, here those of a tower"
             warn(f"towers: {what}, which trains another model.")
         if towers and towers.synchronised and {*keras_api.norms_of(layer)} - {layer}:
             into = f"batch_norm='synchronised' cannot reach into {layer.name!r}"
@@ -294,31 +300,66 @@ def warn_of_towers(model: Any, placed: Placed) -> None:
             warn(f"{into}, {why}. Freeze it again, and compile.")
 
 
-def _combines(node: Any) -> bool:
-    """Whether a call combines samples: along their axis, in pairs, or to no batch."""
+def _fault(node: Any) -> str:
+    """What a call does to samples together, by its axes, cost or a trial; or ""."""
     one, inputs, outputs = node.operation, node.input_tensors, node.outputs
     if not any(map(is_split, inputs)):
-        return False
+        return ""
     if isinstance(one, MODELS):
-        return any(map(_combines, keras_api.nodes_of(one)))
+        return next(filter(None, map(_fault, keras_api.nodes_of(one))), "")
     raw, name = not isinstance(one, keras.layers.Layer), type(one).__name__
-    rank = max(1, len(inputs[0].shape), len(outputs[0].shape))
-    axes = keras.tree.flatten(getattr(one, "axis", ()))  # of layers, None is no axis
-    axes = [(n or 0) % rank for n in axes if raw or isinstance(n, int)]
-    first = keras.tree.flatten(node.arguments.args)[:1]  # which has those axes
-    axes *= all(isinstance(value, keras.KerasTensor) for value in first)
-    along = 0 in axes and name not in _APART or name in ("CutMix", "MixUp")
-    if raw and name in ("Dot", "Matmul"):  # they sum over the first axis of a matrix
-        along |= any(is_split(t) and len(t.shape) == 2 for t in inputs[1:2])
-    terms = getattr(one, "subscripts", "").replace("->", ",").split(",")  # of an einsum
-    firsts = {s.strip()[:1] for s, t in zip(terms, (*inputs, *outputs)) if is_split(t)}
-    pairs = len(terms) == len(inputs) + len(outputs) and len(firsts) > 1
-    opened = [any(None in t.shape[1:] for t in its) for its in (inputs, outputs)]
-    pairs |= raw and opened == [False, True]  # samples are along another axis, too
+    axes = [] if raw else keras.tree.flatten(getattr(one, "axis", ()))
+    axes = [n % max(1, len(inputs[0].shape)) for n in axes if isinstance(n, int)]
+    along = 0 in axes or name in ("CutMix", "MixUp")
     if not all(map(is_split, outputs)):  # what reads a shape alone combines nothing
         work, other = (cost_of(node, batch) for batch in (2, 3))
         along |= work != other or bool(work.saves_inputs)
-    return along or pairs
+    for layer in keras_api.sublayers(one) or [one]:  # of code that may do anything
+        theirs = keras_api.from_keras(type(layer)) and not isinstance(layer, _CODE)
+        if not along and (raw or not theirs):
+            with contextlib.suppress(Exception):  # it may take other values
+                return _tried(node)
+    return _TOGETHER[0] * along
+
+
+def _tried(node: Any) -> str:
+    """What a call does to two unlike samples; nothing if it is random or very long."""
+    one, tensors, given = node.operation, node.input_tensors, []
+    work = max(100, math.prod(size_of(node.outputs[0], 1).shape[:-1]))
+    work *= sum(math.prod(weight.shape) for weight in keras_api.variables_of(one))
+    sizes, random = [size_of(t, 2) for t in tensors], np.random.default_rng(0)
+    if work + sum(10 * math.prod(size.shape) for size in sizes) > _LONGEST:
+        return ""
+    for size in sizes:
+        some = random.random(size.shape)
+        given.append(
+            tf.cast(some if size.dtype.is_floating else some > 0.5, size.dtype)
+        )
+
+    def made(start: int, stop: int) -> list[Any]:
+        cut = (v[start:stop] if is_split(t) else v for t, v in zip(tensors, given))
+        known, training = dict(zip(map(id, tensors), cut)), not keras_api.states_of(one)
+        scope = keras.StatelessScope(collect_losses=True, initialize_variables=False)
+        with scope, keras_api.penalties_summed([one]):
+            keras_api.run_node(node, known, {"training": training})
+        losses = [loss for loss in scope.losses if not loss.shape.rank]
+        return [*(known[id(tensor)] for tensor in node.outputs), *losses]
+
+    joins = [np.concatenate if is_split(t) else None for t in node.outputs]
+    runs = [made(*rows) for rows in ((0, 2), (0, 2), (0, 1), (1, 2))]
+    for join, both, again, *each in zip_longest(joins, *runs, fillvalue=np.mean):
+        pair = (both, join(each)) if join else each
+        if _alike(both, again) and not _alike(*pair):
+            return _TOGETHER[join is np.mean]
+    return ""
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two arrays are equal to rounding."""
+    part = 1e-3 if one.dtype.size > 2 else 0.03
+    one, other = (np.asarray(value, float) for value in (one, other))
+    most = part * np.abs(one).max(initial=0.0)
+    return one.shape == other.shape and np.allclose(one, other, rtol=0.0, atol=most)
 
 
 def _sums(model: Any) -> list[str]:
@@ -366,8 +407,8 @@ def obstacles_of(source: Any) -> dict[str, str]:
     for site in blueprint.sites:
         if any(map(is_sparse, site.node.input_tensors)):
             note(f"{site.call!r} reads a sparse tensor")
-        if _combines(site.node):
-            note(f"{site.call!r} combines samples")
+        if why := _fault(site.node):
+            note(f"{site.call!r} {why}")
         elif not all(map(is_split, site.node.outputs)):
             note(f"{site.call!r} makes one tensor for all samples", "towers")
         for layer in keras_api.sublayers(site.node.operation):
