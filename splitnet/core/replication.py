@@ -52,7 +52,7 @@ def split_layers(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 
 def expand(
-    graph: Graph, smaller: Mapping[int, Graph], towers: Mapping[str, Towers]
+    graph: Graph, smaller: dict[int, Graph], towers: Mapping[str, Towers]
 ) -> Graph:
     """Write each of `towers`, by part, out as a part with the costs of its share.
 

@@ -25,6 +25,7 @@ from splitnet.core.checks import checked
 from splitnet.core.cluster import Cluster, Device, Host, Link, default_link, first_name
 from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError, shown
 
+AnyPath = str | os.PathLike[str]
 Value = TypeVar("Value")
 
 PICTURES = ("svg", "png", "pdf", "dot")  # suffixes that no other file may have
@@ -43,7 +44,7 @@ def user_cache() -> list[Path]:
 
 @contextmanager
 def _file(
-    act: str, path: str | os.PathLike[str], error: type[SplitnetError] = PlanFileError
+    act: str, path: AnyPath, error: type[SplitnetError] = PlanFileError
 ) -> Iterator[None]:
     """Raise what goes wrong in this block as an `error` that names the file."""
     try:
@@ -169,7 +170,7 @@ def write_json(values: object, path: str | Path, what: str) -> None:
     write_bytes(content, path, what)
 
 
-def check_place(path: str | os.PathLike[str], what: str) -> tuple[Path, int | None]:
+def check_place(path: AnyPath, what: str) -> tuple[Path, int | None]:
     """The file to write, and the mode of the one there; an error if it cannot be."""
     with _file(f"write the {what}", path):
         suffix = Path(path).suffix.lower()
@@ -186,7 +187,7 @@ def check_place(path: str | os.PathLike[str], what: str) -> tuple[Path, int | No
     return target, status.st_mode
 
 
-def write_bytes(content: bytes, path: str | os.PathLike[str], what: str) -> Path:
+def write_bytes(content: bytes, path: AnyPath, what: str) -> Path:
     """Write a file atomically: a new file beside it takes its place.
 
     Mode and link are kept; no half of a file is seen, or left behind if this fails.

@@ -75,16 +75,14 @@ class Settings:
         return iter(self.all.values())
 
 
-def resolve(
-    code: Mapping[str, object], environ: Mapping[str, str], folder: Path
-) -> Settings:
+def resolve(code: Mapping[str, object], env: Mapping[str, str], root: Path) -> Settings:
     """Merge what the program said, the environment, and a file in or above a folder.
 
     `ConfigError` tells unknown names, impossible values and contradictions at once.
     """
     faults, given = list[str](), list[tuple[str, object, str, str]]()
     with collected(faults):
-        if path := config_file(environ, folder):
+        if path := config_file(env, root):
             table: Any = load_file(path, "settings file", dict, "TOML")
             if path.name == "pyproject.toml":
                 tool = table.get("tool")
@@ -93,10 +91,10 @@ def resolve(
                 here = f"tool.splitnet ({path.name})"
                 raise ConfigError(f"{here} must be a table, not {table!r}")
             given += [(*row, "file", path.name) for row in table.items()]
-    for variable in sorted(environ):
+    for variable in sorted(env):
         name = variable.removeprefix("SPLITNET_")
         if name != variable and name not in _OTHER_VARIABLES.split():
-            given.append((name.lower(), environ[variable], "environment", variable))
+            given.append((name.lower(), env[variable], "environment", variable))
     given += [(*row, "code", "sn.configure") for row in code.items()]
     found = {name: Setting(name) for name in OPTIONS}
     for name, value, origin, source in given:

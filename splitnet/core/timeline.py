@@ -197,12 +197,12 @@ def _cause_in(timeline: Timeline) -> _Cause:
 
 
 def _back(
-    cause: _Cause, event: _Event | None, stop: float, start: float
+    cause: _Cause, one: _Event | None, stop: float, start: float
 ) -> Iterator[Span]:
     """From event to cause, from one time back to another."""
-    while event is not None and stop > start:
-        yield Span(event, max(event.start, start), stop)
-        stop, event = event.start, cause(event)
+    while one is not None and stop > start:
+        yield Span(one, max(one.start, start), stop)
+        stop, one = one.start, cause(one)
     if stop > start:
         yield Span(None, start, stop)
 

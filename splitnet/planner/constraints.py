@@ -74,9 +74,9 @@ class Request:
         # A merge on the CPU by default yields to near=.
         self.yields = part.kind == "merge" and part.on == ("cpu",)
 
-    def allowed(self, *, whole_lists: bool = False) -> tuple[str, ...]:
+    def allowed(self, *, in_full: bool = False) -> tuple[str, ...]:
         """The devices of the first name that has any, or of all names."""
-        names = self.here if whole_lists else self.here[:1]
+        names = self.here if in_full else self.here[:1]
         devices = dict.fromkeys(d for name in names for d in self.lists[name])
         return tuple(devices) or self.others
 
@@ -113,20 +113,16 @@ class Request:
 
 
 def resolve(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    missing: str = "fallback",
-    whole_lists: bool = False,
+    graph: Graph, cluster: Cluster, *, missing: str = "fallback", in_full: bool = False
 ) -> list[Group]:
     """Turn the requests of parts into devices that groups of parts may use.
 
     If no requested device is available, `missing` is "fallback" (others of its kind) or
-    "error". With `whole_lists`, for when first requests are full or conflict, every
+    "error". With `in_full`, for when first requests are full or conflict, every
     device of a list is allowed, and what requested one missing device may be apart.
     """
     requests = {part.name: Request(graph, cluster, part) for part in graph.parts}
-    allowed = {n: one.allowed(whole_lists=whole_lists) for n, one in requests.items()}
+    allowed = {n: one.allowed(in_full=in_full) for n, one in requests.items()}
     lacking = {name: one.first for name, one in requests.items() if not one.here}
     if lacking and missing == "error":
         available = ", ".join(cluster.names)
@@ -137,7 +133,7 @@ def resolve(
     bound = []
     for part in graph.parts:
         on = lacking.get(part.name)
-        if on and on not in KINDS and not whole_lists:
+        if on and on not in KINDS and not in_full:
             part = replace(part, near=(*part.near, first.setdefault(on, part.name)))
         bound.append(part)
     members = near_groups(bound)
@@ -146,8 +142,8 @@ def resolve(
             for name in filter(lambda name: requests[name].yields, group):
                 del allowed[name]
     if broken := list(conflicts(bound, allowed)):
-        if not whole_lists:
-            return resolve(graph, cluster, missing=missing, whole_lists=True)
+        if not in_full:
+            return resolve(graph, cluster, missing=missing, in_full=True)
         raise DeviceError("conflicting placement constraints:", broken)
     number = {name: i for i, parts in enumerate(members) for name in parts}
     apart: list[dict[int, None]] = [{} for _ in members]

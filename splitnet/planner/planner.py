@@ -73,7 +73,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
             return search(graph, cluster, replace(options, contiguity="convex"))
     evaluator = Evaluator.of(graph, cluster, options)
     first = evaluator.resolve(options.missing)
-    every = evaluator.resolve(options.missing, whole_lists=True)
+    every = evaluator.resolve(options.missing, in_full=True)
     tries = [first] if first == every else [first, every]
     for groups in tries:
         problem = replace(evaluator.problem_of(groups), contiguity=way)
@@ -86,7 +86,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
     wanted = (cluster.devices[device].name for device in solution.assignment)
     whole, (evaluator, device_of) = evaluator, evaluator.as_run(placed(groups, wanted))
     if options.regroup:
-        groups = evaluator.resolve(options.missing, whole_lists=groups is not first)
+        groups = evaluator.resolve(options.missing, in_full=groups is not first)
     found = Found(evaluator, groups, device_of, solution)
     if not solution.feasible:
         raise NothingFitsError(found, whole, way)
@@ -94,7 +94,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
 
 
 def _solved(
-    problem: Problem, options: PlanOptions, effort: float, seconds: float
+    problem: Problem, how: PlanOptions, part: float, seconds: float
 ) -> Solution:
     """The best assignment, with fewer transfers where they save next to nothing.
 
@@ -102,18 +102,18 @@ def _solved(
     the cut penalty together: what is best then is worse by no more than that. Of what
     needs no more memory than the least, the fastest is searched instead.
     """
-    steps = options.effort or STEPS_PER_SECOND * min(options.time_limit, 1e9)
-    goal, penalty = options.objective, options.cut_penalty
+    steps = how.effort or STEPS_PER_SECOND * min(how.time_limit, 1e9)
+    goal, penalty = how.objective, how.cut_penalty
 
     def solved(objective: str, share: float, *known: Ints, **changes: Any) -> Solution:
         return solve(
             replace(problem, **changes),
             objective=objective,
             time_limit=share * seconds,
-            effort=math.ceil(share * effort * steps),
-            seed=options.seed,
+            effort=math.ceil(share * part * steps),
+            seed=how.seed,
             starts=known,
-            on_progress=options.on_progress if objective == goal else None,
+            on_progress=how.on_progress if objective == goal else None,
             prove=not known,
             enough=0.0 if known else penalty,
         )
@@ -141,7 +141,7 @@ def _solved(
 
 def fits_somewhere(evaluator: Evaluator, seconds: float, contiguity: str) -> bool:
     """Whether a placement that fits is found in a moment."""
-    groups = evaluator.resolve(whole_lists=True)
+    groups = evaluator.resolve(in_full=True)
     problem = replace(evaluator.problem_of(groups), contiguity=contiguity)
     need = problem.graph.size_bytes
     for allowed in {group.allowed for group in groups}:

@@ -105,12 +105,10 @@ def lacking_bytes(cluster: Cluster, memory: Mapping[str, Memory]) -> dict[str, i
     return {name: count for name, count in excess.items() if count > 0}
 
 
-def outcome_of(
-    cluster: Cluster, step: StepGraph, device_of: Mapping[str, str]
-) -> Outcome:
-    """Simulate a step graph with parts on the devices of `device_of`."""
-    names, number = cluster.names, cluster.number
-    device = [number[device_of[part]] for part in step.parts]
+def outcome_of(cluster: Cluster, step: StepGraph, where: Mapping[str, str]) -> Outcome:
+    """Simulate a step graph with parts on the devices `where`."""
+    names, number = [*cluster.names], cluster.number
+    device = [number[where[part]] for part in step.parts]
     run = run_step(step, device)
     held = dict(zip(names, memory_of(step, device, run)))
     ran = (task for task, ran in enumerate(run.ran) if ran)
@@ -138,9 +136,7 @@ def outcome_of(
     return Outcome(timeline, {name: one.peak for name, one in held.items()})
 
 
-def _copy(
-    step: StepGraph, names: Sequence[str], device: list[int], moved: Moved
-) -> Copy:
+def _copy(step: StepGraph, names: list[str], device: list[int], moved: Moved) -> Copy:
     """A copy; it leaves one unit, and the first unit that it serves reads it."""
     item, back = step.items[moved.item], moved.is_gradient
     away = moved.source if back else moved.target
@@ -188,7 +184,7 @@ class _Held:
         copies = grouped(run.copies, lambda copy: (copy.item, copy.is_gradient))
         for number, item in enumerate(step.items):
             both = (copies.get((number, back), []) for back in (False, True))
-            (self._shared_weight if item.is_weight else self._edge)(item, *both)
+            (self._shared if item.is_weight else self._edge)(item, *both)
 
     def _hold(
         self, where: int, kind: int, unit: int, start: float, stop: float, size: int
@@ -288,9 +284,7 @@ class _Held:
             for span in [*spans, (summed, left.get(where, read))]:
                 self._hold(where, _WORKSPACE, owner, *span, size)
 
-    def _shared_weight(
-        self, weight: Item, received: list[Moved], sent: list[Moved]
-    ) -> None:
+    def _shared(self, weight: Item, received: list[Moved], sent: list[Moved]) -> None:
         """The copies of a weight, and one sum of its gradients per device.
 
         Further contributions are temporaries of the tasks that make them, or wait until

@@ -51,23 +51,20 @@ class Pipeline:
 
 
 def execution_of(
-    plan: Plan,
-    microbatches: int | None,
-    schedule: str | None,
-    recompute: bool | str | None,
+    plan: Plan, microbatches: int | None, schedule: str | None, redo: bool | str | None
 ) -> Execution:
     """How a plan runs, or shall run where something is not None.
 
-    `recompute="auto"` does so on devices whose memory the plan overfills.
+    `redo="auto"` recomputes on devices whose memory the plan overfills.
     """
     known, again = plan.execution, plan.execution.recompute
     count = known.microbatches if microbatches is None else microbatches
     if schedule is None:
         schedule = known.schedule if count != 1 else SCHEDULES[0]
-    if recompute == "auto":
+    if redo == "auto":
         again = tuple(lacking_bytes(plan.cluster, plan.memory)) if plan.training else ()
-    elif recompute is not None:
-        again = plan.cluster.names if recompute else ()
+    elif redo is not None:
+        again = plan.cluster.names if redo else ()
     made = Execution(count, schedule, again)
     if not plan.training and (count > 1 or again):
         why = "microbatches= and recompute= are for training; the plan is of inference"
@@ -81,9 +78,7 @@ def execution_of(
     return made
 
 
-def pipeline_of(
-    graph: Graph, device_of: Mapping[str, str], execution: Execution
-) -> Pipeline:
+def pipeline_of(graph: Graph, device_of: Mapping[str, str], how: Execution) -> Pipeline:
     """The stages of a placement, and how micro-batches pass through them.
 
     A stage is numbered by the devices that compute one after another up to it.
@@ -101,8 +96,8 @@ def pipeline_of(
             stages[call.part] = max(stages.get(call.part, (1, device)), (count, device))
         for reader in (tensor.target for tensor in given.get(call.name, ())):
             reached[reader] = max(reached.get(reader, (-1, "")), (count, before))
-    bounded = execution.schedule == "1f1b" and execution.microbatches > 1
-    return Pipeline(execution.microbatches, bounded, stages)
+    bounded = how.schedule == "1f1b" and how.microbatches > 1
+    return Pipeline(how.microbatches, bounded, stages)
 
 
 def recomputed_parts(

@@ -24,16 +24,9 @@ from splitnet.core.cluster import Cluster, Link
 from splitnet.core.costs import CostModel, Costs, slots_of
 from splitnet.core.graph import Graph, grouped
 from splitnet.core.replication import batch_shares
+from splitnet.simulator import units as timing
 from splitnet.simulator.tensors import Item, UnitMemory, edges_and_memory
-from splitnet.simulator.units import (
-    Row,
-    Units,
-    call_seconds,
-    function_seconds,
-    group_parts,
-    scaled_graph,
-    unit_of_call,
-)
+from splitnet.simulator.units import Row, Units, group_parts, scaled_graph, unit_of_call
 
 Table = tuple[Row, ...]
 
@@ -262,8 +255,8 @@ def step_graph(
     for d, (key, device) in enumerate(zip(keys, cluster)):
         if key not in rows:
             how = pieces, device, costs, optimizer, flows, recompute
-            row = of_calls.task_seconds[d] if of_calls else call_seconds(*how)
-            rows[key] = function_seconds(row, units, device.part_seconds)
+            row = of_calls.task_seconds[d] if of_calls else timing.call_seconds(*how)
+            rows[key] = timing.function_seconds(row, units, device.part_seconds)
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
 
     def table(figure: Callable[[Link], float]) -> Table:

@@ -98,13 +98,11 @@ def summed(members: Sequence[PartFacts], times: int = 0) -> PartFacts:
     )
 
 
-def transfer_sums(
-    plan: Plan, *fields: str
-) -> dict[tuple[str, ...], tuple[int, int, float]]:
-    """Count, bytes and seconds of a step's transfers by their fields, largest first."""
+def sums_sent(plan: Plan, *by: str) -> dict[tuple[str, ...], tuple[int, int, float]]:
+    """Count, bytes and seconds of a step's transfers, by fields, largest first."""
     sums = {
         key: (len(its), sum(c.bytes for c in its), sum(c.stop - c.start for c in its))
-        for key, its in grouped(plan.transfers, attrgetter(*fields)).items()
+        for key, its in grouped(plan.transfers, attrgetter(*by)).items()
     }
     return dict(sorted(sums.items(), key=lambda item: -item[1][1]))
 
@@ -139,7 +137,7 @@ def bottleneck_text(plan: Plan) -> str:
     busiest, fullest = (max(its, key=its.__getitem__) for its in (used, full))
     text = f"busiest {busiest} ({percent(used[busiest])}), "
     text += f"fullest {fullest} ({percent(full[fullest])})"
-    if links := transfer_sums(plan, "source_device", "target_device"):
+    if links := sums_sent(plan, "source_device", "target_device"):
         ends, (_, size, seconds) = max(links.items(), key=lambda item: item[1][2])
         copied = f"{format_bytes(size)} in {format_seconds(seconds)}"
         text += f", slowest link {' → '.join(ends)} ({copied})"

@@ -26,7 +26,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError, format_bytes, format_count, warn
 from splitnet.core.net import Net
 from splitnet.core.plan import Plan
-from splitnet.core.serialization import PICTURES, user_cache, write_bytes
+from splitnet.core.serialization import PICTURES, AnyPath, user_cache, write_bytes
 from splitnet.core.timeline import Timeline
 from splitnet.view import style
 from splitnet.view.diagram import fold
@@ -47,7 +47,7 @@ _FONT_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC")
 
 def draw(
     thing: Plan | Audit | Timeline,
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     other: Plan | Timeline | None = None,
     dpi: Annotated[int, Meta(ge=1, le=2400)] = 96,

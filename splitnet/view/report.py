@@ -4,7 +4,6 @@ In the data of the page's script times are seconds; parts are numbers, in runnin
 """
 
 import json
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +16,7 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.graph import grouped
 from splitnet.core.plan import Plan, Strategy
-from splitnet.core.serialization import write_bytes
+from splitnet.core.serialization import AnyPath, write_bytes
 from splitnet.core.timeline import Copy, Span, Task, Timeline
 from splitnet.planner.analysis import heaviest_moves, reason_text
 from splitnet.planner.evaluate import evaluator_of
@@ -36,10 +35,7 @@ _MOST_ERRORS = 5
 
 
 def report(
-    thing: Plan | Audit,
-    path: str | os.PathLike[str],
-    *,
-    measured: Timeline | None = None,
+    thing: Plan | Audit, path: AnyPath, *, measured: Timeline | None = None
 ) -> Path:
     """Write one self-contained HTML page about a plan, completely or not at all.
 
@@ -125,7 +121,7 @@ def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]
 
 def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
     """Bytes between devices, and their shares of the largest, for more than four."""
-    sums = facts.transfer_sums(plan, "source_device", "target_device")
+    sums = facts.sums_sent(plan, "source_device", "target_device")
     used = [n for n in plan.cluster.names if any(n in ends for ends in sums)]
     if len(used) <= _MOST_LISTED:
         return {}
@@ -229,16 +225,14 @@ def _layers(plan: Plan, part: str) -> dict[str, Any]:
 
 
 def _tree(
-    block: diagram.Block,
-    number: Mapping[str, int],
-    closed: Collection[Sequence[str]] = (),
+    block: diagram.Block, row: Mapping[str, int], closed: Collection[Sequence[str]] = ()
 ) -> Any:
     if not block.children:
-        return number[block.members[0]]
+        return row[block.members[0]]
     return {
         "times": block.times,
         "open": block.members not in closed,
-        "inside": [_tree(child, number, closed) for child in block.children],
+        "inside": [_tree(child, row, closed) for child in block.children],
     }
 
 

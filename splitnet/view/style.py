@@ -133,16 +133,14 @@ def page(dot: Graph, *, fixed: bool = True, **look: str) -> Graph:
     return dot
 
 
-def text_node(
-    dot: Graph, name: str, lines: Sequence[Line], x: float, top: float
-) -> None:
-    """Add text from its left end, or around `x`, as a node: lines keep clear of it."""
+def text_node(dot: Graph, name: str, lines: Sequence[Line], x: float, y: float) -> None:
+    """Add text below y, right of x or around it, as a node: lines keep clear of it."""
     wide, tall = size_of(lines)
     wide *= 1.04  # a label that is wider than its node would begin left of it
     middle = lines[0].centered
     left = x - middle * wide / 2
     look = {"shape": "plain", "fixedsize": "false", "tooltip": " ", "style": ""}
-    place = place_of(left, top, left + wide, top + tall)
+    place = place_of(left, y, left + wide, y + tall)
     dot.node(name, html_label(lines, width=wide * (not middle)), **look | place)
 
 

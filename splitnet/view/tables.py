@@ -200,7 +200,7 @@ def _transfers_grid(plan: Plan, detail: int) -> Grid:
         spent = {"bytes": format_bytes(size), "time": format_seconds(seconds)}
         return {"count": str(count)} | spent
 
-    sums = facts.transfer_sums(plan, "source_device", "target_device", "kind")
+    sums = facts.sums_sent(plan, "source_device", "target_device", "kind")
     rows = [
         {"transfer": f"{source} → {target}", "kind": kind} | cells(*figures)
         for (source, target, kind), figures in sums.items()

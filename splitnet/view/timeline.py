@@ -5,7 +5,6 @@ The chart is DOT text in which every rectangle and text has its position.
 
 import json
 import math
-import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, groupby
 from pathlib import Path
@@ -17,7 +16,7 @@ from rich.cells import cell_len
 from splitnet.core.errors import format_bytes, format_seconds, percent
 from splitnet.core.graph import grouped
 from splitnet.core.plan import Plan
-from splitnet.core.serialization import write_bytes
+from splitnet.core.serialization import AnyPath, write_bytes
 from splitnet.core.timeline import PHASES, Copy, Span, Task, Timeline
 from splitnet.view import style
 from splitnet.view.facts import equivalent_devices
@@ -312,10 +311,7 @@ def stacked(copies: Iterable[Copy]) -> list[list[Copy]]:
 
 
 def trace(
-    thing: Plan | Timeline,
-    path: str | os.PathLike[str],
-    *,
-    measured: Timeline | None = None,
+    thing: Plan | Timeline, path: AnyPath, *, measured: Timeline | None = None
 ) -> Path:
     """Write a timeline as trace-event JSON, completely or not at all.
 
@@ -333,15 +329,13 @@ def trace(
             its = {"pid": next(process)}
             named = {"name": "process_name", "args": {"name": words}}
             events.append(its | {"tid": 0, "ph": "M"} | named)
-            events += (its | event for event in _trace_events(timeline, devices))
+            events += (its | event for event in _events(timeline, devices))
     whole = {"displayTimeUnit": "ms", "otherData": {"made_by": "splitnet"}}
     text = json.dumps(whole | {"traceEvents": events}, indent=0)
     return write_bytes(text.encode(), path, "trace")
 
 
-def _trace_events(
-    timeline: Timeline, devices: Sequence[str]
-) -> Iterator[dict[str, object]]:
+def _events(timeline: Timeline, devices: Sequence[str]) -> Iterator[dict[str, object]]:
     """Rows of a host's devices and of the links that leave them; curves of memory."""
     rows: list[tuple[str, Sequence[Task | Copy]]] = [
         (name, [t for t in timeline.tasks if t.device == name]) for name in devices

@@ -8,19 +8,9 @@ seams. Functions are numbered in the order in which they run, as
 
 import numpy as np
 
+from splitnet.planner.engine import tasks as arrays
 from splitnet.planner.engine.compiler import compiled, entry
-from splitnet.planner.engine.tasks import (
-    CONTRIBUTION,
-    ITEM,
-    UNIT,
-    Records,
-    Tasks,
-    append,
-    pop,
-    push,
-    records,
-    tasks_with,
-)
+from splitnet.planner.engine.tasks import Records, Tasks, append, pop, push, records
 from splitnet.planner.load_graph import Floats, Ints, last_of, owners, rows
 from splitnet.simulator.units import CALLS
 
@@ -224,9 +214,9 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
     read_start, reads = rows(by[into], number[reads[into]], count)
     times = tasks.seconds.reshape(-1, 3, len(units))
     seconds = [[*sums(a), *sums(b[::-1])[::-1], *sums(u)] for a, b, u in times]
-    return tasks_with(
+    return arrays.tasks_with(
         records(
-            *(UNIT, count + 1),
+            *(arrays.UNIT, count + 1),
             group=last_of(unit, count, cluster[units.group]),
             key=last_of(unit, count, units.key),
             has_backward=sums(units.has_backward) > 0,
@@ -242,7 +232,7 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
             **{n: sums(units[n]) for n in ("calls", "weights", "early", "learned")},
         ),
         records(
-            *(ITEM, left + 1),
+            *(arrays.ITEM, left + 1),
             source=source[kept],
             view_of=np.where((view >= 0) & kept[view], number[view], -1),
             readers=reader_start,
@@ -250,7 +240,7 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
             **{name: items[name][kept] for name in ("returned", "bytes", "fixed")},
         ),
         records(
-            *(CONTRIBUTION, len(pairs)),
+            *(arrays.CONTRIBUTION, len(pairs)),
             unit=pairs % count,
             to=pairs // count,
             row_bytes=np.bincount(at, given.row_bytes[out], len(pairs)),

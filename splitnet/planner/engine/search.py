@@ -61,15 +61,13 @@ _Level = tuple[Problem, Tasks | None]
 class _Search:
     """What the turns of one search share."""
 
-    def __init__(
-        self, problem: Problem, objective: str, budget: Budget, seed: int
-    ) -> None:
-        self.problem, self.objective, self.budget = problem, objective, budget
+    def __init__(self, problem: Problem, goal: str, budget: Budget, seed: int) -> None:
+        self.problem, self.objective, self.budget = problem, goal, budget
         self.capacity = problem.graph.capacity_bytes
         self.state, self.random = random_state(seed), np.random.default_rng(seed)
         self.units, self.constructed, self.begun = len(problem.group_of_unit), 0, 0
         groups, self.free = problem.group_count, problem.contiguity == "free"
-        self.tasks = tasks_of(problem) if objective == "latency" else None
+        self.tasks = tasks_of(problem) if goal == "latency" else None
         # Steps of a turn; fractions of those so far besides, of turns that begin anew
         # and of others; the fraction of steps for chain partitions; of the other turns,
         # those that begin with what two good assignments have in common; how much more

@@ -24,6 +24,7 @@ from splitnet.planner.engine.functions import root_of
 from splitnet.planner.load_graph import Bools, Floats, Ints, LoadGraph
 from splitnet.planner.problem import Problem, contract
 
+_Random = np.random.Generator
 _NOISE = 0.5  # of the cost of an edge
 # Steps of a pin for one sort of device, and of a cell of the dynamic program.
 _STEPS_PER_PIN, _STEPS_PER_CELL = 0.05, 0.002
@@ -61,7 +62,7 @@ def merge_edges(
     problem: Problem,
     keep: Ints,
     target: int,
-    random: np.random.Generator,
+    random: _Random,
     rating: float,
     most: tuple[float, float],
     *,
@@ -105,7 +106,8 @@ def merge_edges(
 def kinds(graph: LoadGraph, keep: Ints | int = 0) -> Ints:
     """A number for each group: equal if its allowed devices, and `keep`, are equal."""
     keys = np.random.default_rng(0).integers(2**63, size=1 + graph.allowed.shape[1])
-    return keep * keys[0] + graph.allowed @ keys[1:]
+    kind: Ints = keep * keys[0] + graph.allowed @ keys[1:]
+    return kind
 
 
 def fused(problem: Problem) -> tuple[Problem, Ints]:
@@ -121,9 +123,7 @@ def fused(problem: Problem) -> tuple[Problem, Ints]:
     return problem, cluster
 
 
-def random_order(
-    graph: LoadGraph, random: np.random.Generator, stage: Ints | None = None
-) -> Ints:
+def random_order(graph: LoadGraph, random: _Random, stage: Ints | None = None) -> Ints:
     """A random topological order; groups of early stages come first (Kahn 1962).
 
     Mostly the next group is the one that became ready last, else any.
@@ -175,7 +175,7 @@ def chain_partition(
     states = radix.pop()
     blocks = max(2, min(_MOST_BLOCKS, int((_MOST_CELLS / states) ** 0.5), len(order)))
     bounds = np.linspace(0, len(order), blocks + 1).astype(np.int64)
-    load = _interval_loads(graph, order, bounds, np.unique(sort, return_index=True)[1])
+    load = _block_loads(graph, order, bounds, np.unique(sort, return_index=True)[1])
     best, end = np.full((states, len(bounds)), inf), len(bounds) - 1
     best[0, 0] = 0.0
     for s in range(1, states):
@@ -201,9 +201,7 @@ def chain_partition(
     return place
 
 
-def _interval_loads(
-    graph: LoadGraph, order: Ints, bounds: Ints, devices: Ints
-) -> Floats:
+def _block_loads(graph: LoadGraph, order: Ints, bounds: Ints, devices: Ints) -> Floats:
     """Load of the blocks from i to before j on each device, at [device, i, j].
 
     Infinite if the device may not run it, has no room for it, or some must be apart. A
@@ -285,7 +283,7 @@ def _scheduled(graph: LoadGraph, rank: Floats, copies: Floats) -> Ints:
 
 
 def _ranked(
-    graph: LoadGraph, random: np.random.Generator
+    graph: LoadGraph, random: _Random
 ) -> tuple[Floats, Floats, list[list[int]]]:
     """Seconds of the longest path from each group on, of its copies, and its readers.
 
@@ -303,17 +301,17 @@ def _ranked(
     return np.array(rank), copies, after
 
 
-def list_schedule(graph: LoadGraph, random: np.random.Generator) -> Ints:
+def list_schedule(graph: LoadGraph, random: _Random) -> Ints:
     """A list schedule: what has the longest path from it on is first."""
     return _scheduled(graph, *_ranked(graph, random)[:2])
 
 
-def paths_apart(problem: Problem, random: np.random.Generator) -> Ints:
+def paths_apart(problem: Problem, random: _Random) -> Ints:
     """Long paths, each whole on the device where it ends first, the longest first."""
     graph, count = problem.graph, 0
     rank, _, after = _ranked(graph, random)
-    path, own = np.full(len(rank), -1), np.arange(1, len(rank) + 1)
-    kind = kinds(graph, own * (np.diff(graph.apart_start) > 0))
+    own = np.arange(1, len(rank) + 1)
+    path, kind = -own, kinds(graph, own * (np.diff(graph.apart_start) > 0))
     for u in np.argsort(-rank, kind="stable").tolist():
         if path[u] < 0:
             path[u], count = count, count + 1

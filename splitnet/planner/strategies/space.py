@@ -133,14 +133,14 @@ def placed_apart(
 
 
 def stages(
-    evaluator: Evaluator, groups: Groups, workers: Sequence[str]
+    judge: Evaluator, groups: Groups, workers: Sequence[str]
 ) -> Iterator[Placed]:
     """A stage of parts on each device, or on as many as there are parts.
 
     Their work is even, or their memory, or both. A stage takes the longer of its work
     and what crosses its ends: copies overlap (Harlap et al., PipeDream, 2018).
     """
-    step, graph = evaluator.step, evaluator.graph
+    step, graph = judge.step, judge.graph
     after: list[dict[int, None]] = [{} for _ in step.units]
     for edge in step.edges:
         after[edge.source] |= dict.fromkeys(edge.readers)
@@ -156,7 +156,7 @@ def stages(
     workers = workers[: len(line)]
     parts = [groups[i].parts for i in line]
     place = {i: at for at, i in enumerate(line)}
-    link = evaluator.costs.link(workers[0], workers[-1], evaluator.cluster)
+    link = judge.costs.link(workers[0], workers[-1], judge.cluster)
     crossing = np.zeros(len(line) + 1)  # seconds of the tensors across each cut
     for edge in step.edges:
         units = edge.source, *edge.readers
@@ -164,26 +164,24 @@ def stages(
         if start >= 0:
             last = max([start, *ends])
             crossing[start + 1 : last + 1] += edge.bytes / link.bytes_per_second
-    work = np.array([sum(evaluator.load(p, workers[0]) for p in own) for own in parts])
-    held = np.array([float(evaluator.need(own).total) for own in parts])
+    work = np.array([sum(judge.load(p, workers[0]) for p in own) for own in parts])
+    held = np.array([float(judge.need(own).total) for own in parts])
     total = work.sum() or 1.0
     for mix in (0.0, 0.5, 1.0):  # the share of memory in what is even
         both = (1 - mix) * work / total + mix * held / (held.sum() or 1)
         cut = _even(both, (1 - mix) * crossing / total, len(workers))
-        wanted = [evaluator.cluster.home.name] * len(groups)
+        wanted = [judge.cluster.home.name] * len(groups)
         for at, i in enumerate(line):
             wanted[i] = workers[sum(at >= start for start in cut)]
-        yield from placed_apart(evaluator, groups, wanted)
+        yield from placed_apart(judge, groups, wanted)
 
 
-def _even(
-    weights: npt.ArrayLike, crossing: npt.ArrayLike, count: int
-) -> tuple[int, ...]:
+def _even(sizes: npt.ArrayLike, crossing: npt.ArrayLike, count: int) -> tuple[int, ...]:
     """Where to cut a line so that the heaviest stage is lightest. O(n^2 count).
 
     A stage weighs what is in it, or what crosses one of its ends, if that is more.
     """
-    sums = np.concatenate(([0.0], np.cumsum(weights)))
+    sums = np.concatenate(([0.0], np.cumsum(sizes)))
     work = sums[None, :] - sums[:, None]  # of the items from a row's to a column's
     work = np.maximum(work, np.maximum.outer(crossing, crossing))
     work[np.tril_indices(len(sums))] = np.inf  # no stage is empty
@@ -199,11 +197,7 @@ def _even(
 
 
 def towers_of_a_part(
-    evaluator: Evaluator,
-    groups: Groups,
-    devices: Devices,
-    home: str | None,
-    whole: bool,
+    judge: Evaluator, groups: Groups, devices: Devices, home: str | None, whole: bool
 ) -> Iterator[Placed]:
     """Towers on each device of all calls, or of all but those with large weights.
 
@@ -211,7 +205,7 @@ def towers_of_a_part(
     not the `whole` model is copied, groups are kept on one device whose weights are
     larger than what they read and give. What `runs_once` is always kept.
     """
-    graph, kept = evaluator.graph, dict[str, str]()
+    graph, kept = judge.graph, dict[str, str]()
     held, large = {device: 0 for [device] in devices}, list[tuple[int, Group]]()
     for group in groups:
         if any(runs_once(graph, part) for part in group.parts):
@@ -224,8 +218,8 @@ def towers_of_a_part(
         kept |= dict.fromkeys(group.parts, emptiest)
     pieces, names = replication.in_pieces(graph, kept)
     if names and (whole or large):
-        one = replace(evaluator, graph=pieces, regroup=False)
-        there = dict.fromkeys(pieces.part, evaluator.cluster.home.name) | kept
+        one = replace(judge, graph=pieces, regroup=False)
+        there = dict.fromkeys(pieces.part, judge.cluster.home.name) | kept
         yield from _copied(one, there, dict.fromkeys(names, 0), devices, home)
 
 

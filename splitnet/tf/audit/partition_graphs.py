@@ -292,10 +292,10 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
 
 
 def _kind(
-    step: ExecutedStep, name: str, producer: Node | None, readers: Sequence[Node]
+    step: ExecutedStep, name: str, maker: Node | None, readers: list[Node]
 ) -> str:
     """The kind of a copy, in the words of `SeenCopy`."""
-    makers, names = [] if producer is None else [producer], step.names
+    makers, names = [] if maker is None else [maker], step.names
     made_by = "".join(one.op for one in makers)
 
     def comes_from(found: Callable[[Node], bool], through: Sequence[str]) -> bool:

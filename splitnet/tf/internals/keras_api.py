@@ -149,11 +149,9 @@ def tables_of(operation: Any) -> list[Any]:
     return [v for v in own if v.name == "embeddings"]
 
 
-def order_layers(
-    model: Any, original: Any, pairs: Mapping[int, tuple[Any, Any]]
-) -> None:
+def order_layers(model: Any, source: Any, pairs: Mapping[int, tuple[Any, Any]]) -> None:
     """List the sublayers, and so the weights, of a copy in its original's order."""
-    copies = [pairs[id(one)][1] for one in original._layers if id(one) in pairs]
+    copies = [pairs[id(one)][1] for one in source._layers if id(one) in pairs]
     known = {id(layer): layer for layer in model._layers}
     ordered = [known.pop(id(one)) for one in copies if id(one) in known]
     list.__init__(model._layers, [*ordered, *known.values()])

@@ -314,11 +314,10 @@ def _fault(node: Any) -> str:
     if not all(map(is_split, outputs)):  # what reads a shape alone combines nothing
         work, other = (cost_of(node, batch) for batch in (2, 3))
         along |= work != other or bool(work.saves_inputs)
-    for layer in keras_api.sublayers(one) or [one]:  # of code that may do anything
-        theirs = keras_api.from_keras(type(layer)) and not isinstance(layer, _CODE)
-        if not along and (raw or not theirs):
-            with contextlib.suppress(Exception):  # it may take other values
-                return _tried(node)
+    its = ((o, keras_api.from_keras(type(o))) for o in keras_api.sublayers(one))
+    if not along and (raw or any(isinstance(o, _CODE) or not k for o, k in its)):
+        with contextlib.suppress(Exception):  # it may take other values
+            return _tried(node)
     return _TOGETHER[0] * along
 
 

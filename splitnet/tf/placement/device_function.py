@@ -89,9 +89,7 @@ def transfer(value: Any, source: str, target: str) -> Any:
         return made
 
 
-def device_function(
-    device_of_key: Mapping[str, str], default: str
-) -> Callable[[Any], str]:
+def device_function(device_of: Mapping[str, str], default: str) -> Callable[[Any], str]:
     """A device function for `tf.Graph.device`, of the graph of one step.
 
     1. A device that was asked for explicitly stays.
@@ -114,7 +112,7 @@ def device_function(
                 asked[scope] = ""
         if op.device or op.type in _ANYWHERE:
             return str(op.device)
-        if found := device_of_key.get(key_in(op.name) or ""):
+        if found := device_of.get(key_in(op.name) or ""):
             return found
         backward = op.name.startswith(_BACKWARD)
         near = forward = scope.removeprefix(_BACKWARD) if backward else ""

@@ -26,12 +26,10 @@ _GRADIENTS = "a step that is not its own records its gradients"
 _steps: list[tuple[Any, Placed, bool]] = []
 
 
-def lay_over(
-    model: Any, placed: Placed, *compiled: Callable[[Any, Placed], None]
-) -> None:
+def lay_over(model: Any, placed: Placed, *after: Callable[[Any, Placed], None]) -> None:
     """Replace the methods of one functional model's instance; see the module.
 
-    Each of `compiled` is called whenever the model has been compiled.
+    Each of `after` is called whenever the model has been compiled.
     """
     own_step = type(model).train_step is not keras.Model.train_step
     compile_plainly, make_plainly = model.compile, model.make_train_function
@@ -41,7 +39,7 @@ def lay_over(
         compile_plainly(*args, **kwargs)
         place_optimizer(model.optimizer)
         keras_api.build_at_once(model)
-        for then in compiled:
+        for then in after:
             then(model, placed)
 
     @functools.wraps(make_plainly)

@@ -218,9 +218,7 @@ class PartFunction:
         for old, value in zip(segment.gives, made["outputs"]):
             run.give(old, value, self.device)
 
-    def call(
-        self, run: Run, given: list[Any], device: str, key: str
-    ) -> tuple["Trace", Any]:
+    def call(self, run: Run, given: Any, device: str, key: str) -> tuple["Trace", Any]:
         """Call the function as a part on a device, where the values are that it reads.
 
         It is traced once per signature and step. Returns its trace, and what it made.
@@ -344,7 +342,7 @@ class Trace:
         return made
 
     def run(
-        self, run: Run, arguments: list[Any], device: str, unit: tuple[int, str]
+        self, run: Run, arguments: list[Any], on: str, unit: tuple[int, str]
     ) -> Any:
         """Call the function; its gradient runs on the same device."""
         function, turns = self.function, run.shared.turns
@@ -363,7 +361,7 @@ class Trace:
         # What leaves the device behind gradients of weights: the last one leaves first.
         given = set(map(id, tf.nest.flatten(arguments[0], expand_composites=True)))
         wanted.sort(key=lambda i: id(inputs[i]) in given)
-        on_cpu = tf.DeviceSpec.from_string(device).device_type == "CPU"
+        on_cpu = tf.DeviceSpec.from_string(on).device_type == "CPU"
         known, how = (*wanted, on_cpu), self._how
         if known not in self._gradients:
             self._gradients[known] = part_gradient(
@@ -379,13 +377,13 @@ class Trace:
         def backward(*flows: Any) -> list[Any]:
             run.on_gradient()
             flows = tuple(map(tf.convert_to_tensor, flows))
-            with tf.name_scope(scope_of(unit[1])), tf.device(device):
+            with tf.name_scope(scope_of(unit[1])), tf.device(on):
                 found = gradient.backward(*kept, *flows)
             reached = list(found)
             own = dict[tuple[int, str], Any]()
             for place, i in enumerate(gradient.reached):
                 if turns and id(inputs[i]) in of_weight:
-                    key_of_sum = (id(of_weight[id(inputs[i])]), device)
+                    key_of_sum = (id(of_weight[id(inputs[i])]), on)
                     own[key_of_sum], reached[place] = reached[place], None
                 elif inputs[i].dtype == tf.resource:  # summed where the variable is
                     with tf.device(inputs[i].device):

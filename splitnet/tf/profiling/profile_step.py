@@ -72,7 +72,7 @@ def profile_step(
         profiles = [_profile(model, inputs, targets, weights) for _ in range(steps)]
     placed = placed_of(model)
     names, calls = Names(plan, placed, model.optimizer), _calls(list(placed.graphs))
-    found = (_timeline_of(spaces, plan, names, calls) for spaces in profiles)
+    found = (_timeline(spaces, plan, names, calls) for spaces in profiles)
     best = min(found, key=lambda timeline: timeline.seconds)
     if not best.tasks:
         fault = f"TensorFlow's profiler saw no op of model {plan.graph.name!r}"
@@ -100,9 +100,7 @@ class _Event(NamedTuple):
     on_gpu: bool
 
 
-def _timeline_of(
-    spaces: Iterable[bytes], plan: Plan, names: Names, calls: _Calls
-) -> Timeline:
+def _timeline(spaces: list[bytes], plan: Plan, names: Names, calls: _Calls) -> Timeline:
     """Each pass of a part, from its first op to its last; overlaps are cut off."""
     by_op: dict[tuple[str, bool], list[_Event]] = defaultdict(list)
     for event in _events(spaces):

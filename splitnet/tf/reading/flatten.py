@@ -113,19 +113,17 @@ def counted(name: str, taken: Counter[str]) -> str:
     return name if taken[name] == 1 else f"{name}@{taken[name]}"
 
 
-def run_again(
-    nodes: Iterable[Any], tensors: dict[int, Any], call: Callable[..., Any]
-) -> None:
-    """Call the operations of nodes again, on the tensors that `tensors` has by ids.
+def run_again(nodes: list[Any], seen: dict[int, Any], call: Callable[..., Any]) -> None:
+    """Call the operations of nodes again, on the tensors that `seen` has by ids.
 
     It gets those that they make; what it lacks is what it was.
     """
     for node in nodes:
         for tensor in node.input_tensors:
-            tensors.setdefault(id(tensor), tensor)
-        args, kwargs = node.arguments.fill_in(tensors)
+            seen.setdefault(id(tensor), tensor)
+        args, kwargs = node.arguments.fill_in(seen)
         made = keras.tree.flatten(call(node.operation, args, kwargs))
-        tensors.update({id(old): new for old, new in zip(node.outputs, made)})
+        seen.update({id(old): new for old, new in zip(node.outputs, made)})
 
 
 def flow_of(

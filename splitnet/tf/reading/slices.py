@@ -210,9 +210,8 @@ def _slice_class(whole: Any) -> Any:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Attention takes the masks off what it reads; so may the last slice."""
-            masks = [
-                (t, keras_api.mask_of(t)) for t in keras.tree.flatten((args, kwargs))
-            ]
+            flat = keras.tree.flatten((args, kwargs))
+            masks = [(tensor, keras_api.mask_of(tensor)) for tensor in flat]
             made = super().__call__(*args, **kwargs)
             if self.slice_number < self.slice_count - 1:
                 for tensor, mask in masks:
