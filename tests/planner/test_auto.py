@@ -54,7 +54,6 @@ def test_auto_chooses_what_suits_the_model(graph, cluster, wanted):
     plan = auto(graph, cluster)
     rows = plan.verdict.strategies
     slower = rows[wanted].seconds > 1.02 * rows.best.seconds
-
     assert kind(plan) == wanted
     assert ("Keras adds 1 ms to each step" in str(rows)) == slower
     assert has_room(plan)
@@ -67,7 +66,6 @@ def test_auto_copies_stages_to_each_host():
     hosts = ("worker:0/gpu:0", "worker:0/gpu:1", "worker:1/gpu:0", "worker:1/gpu:1")
     box = sn.Cluster.of("cpu", *hosts, memory="30 MiB", cpu_memory="20 MiB")
     plan = auto(chain(8, flops=1e12), box, microbatches=4)
-
     assert kind(plan) == "towers"
     assert has_room(plan)
     assert [one.count for one in plan.graph.towers.values()] == [2] * 8
@@ -90,7 +88,6 @@ def test_auto_copies_all_but_the_large_tables():
     edges += [("c0", "c1"), ("c1", "c2")]
     graph = graph_of("tables", calls, edges, weight_bytes=400 * MIB)
     plan = auto(graph, sn.Cluster.of("4*gpu", "cpu"))
-
     assert kind(plan) == "towers"
     assert [one.count for one in plan.graph.towers.values()] == [4]
     assert sorted(plan.device_of[n] for n in names) == [f"gpu:{i}" for i in range(4)]
@@ -100,7 +97,6 @@ def test_a_table_on_another_device_is_a_placement():
     """Calls without FLOPs are somewhere, too: pins={"*": device} would move them."""
     graph = zoo.altered(chain(3), "calls", "c0", forward_flops=0.0, kind="Embedding")
     pins = {"c0": "gpu:1", "c*": "gpu:0"}
-
     assert kind(auto(graph, pins=pins, towers=1)) == "placement"
 
 
@@ -111,7 +107,6 @@ def test_what_fits_in_micro_batches_is_placed_for_them():
     room, host = int(0.52 * whole), 4 * whole
     box = sn.Cluster.of("2*gpu", "cpu", memory=room, cpu_memory=host)
     plan = auto(graph, box, towers=1)
-
     assert has_room(plan)
     assert plan.execution.microbatches > 1
     assert plan.seconds < sn.score(graph, box, {"*": "cpu:0"}).seconds / 4
@@ -126,7 +121,6 @@ def test_a_refusal_names_a_strategy_that_fits():
     words = re.findall(r"(\w+)=('?\w+'?)", said[1])
     plan = auto(LARGE, SMALL, pins=pins, **{name: eval(value) for name, value in words})
     whole = auto(LARGE, BOX, pins=pins, microbatches=1, recompute=False)
-
     assert has_room(plan)
     assert plan.seconds / whole.seconds == pytest.approx(float(said[2]), rel=0.05)
 
@@ -145,7 +139,6 @@ def test_what_is_fixed_is_kept(fixed):
     plan = auto(HEAVY, **fixed)
     how = plan.execution
     counts = [one.count for one in plan.graph.towers.values()]
-
     assert how.microbatches == fixed.get("microbatches", how.microbatches)
     assert how.schedule == fixed.get("schedule", how.schedule)
     assert bool(how.recompute) == fixed.get("recompute", bool(how.recompute))
@@ -158,7 +151,6 @@ def test_searches_of_auto_share_its_effort(monkeypatch):
     spent, spy = [], lambda *of: spent.append(of[2].effort) or search(*of)
     monkeypatch.setattr(strategies, "search", spy)
     auto(wide(2), effort=30_000)
-
     assert spent == [30_000, *[6_000] * 4]
 
 
@@ -170,9 +162,8 @@ def test_towers_that_are_fixed_are_there_with_large_weights_and_for_one_sample()
 
 def test_bytes_of_outputs_scale_with_the_batch_and_not_those_of_weights():
     two = {"output_shapes": ((4, 3), (4,)), "output_dtypes": ("int32",) * 2}
-    one = call(
-        "a", out=32, weights=("w",), moved_bytes=132.0, fixed_outputs=(1,), **two
-    )
+    two |= {"moved_bytes": 132.0, "fixed_outputs": (1,)}
+    one = call("a", out=32, weights=("w",), **two)
     made = scaled_graph(graph_of("g", [one], [], weight_bytes=100, batch=4), 6).calls[0]
     assert (made.output_bytes, made.moved_bytes) == (44, 148.0)
     assert made.output_shapes == ((6, 3), (4,))  # the second is of no batch
@@ -212,7 +203,6 @@ def test_a_model_that_cannot_be_divided_is_not():
     """BatchNormalization needs the whole batch: towers share moments, pieces cannot."""
     graph = zoo.altered(HEAVY, "calls", "c1", batch_moments=True)
     plan = auto(graph)
-
     assert plan.execution.microbatches == 1
     assert [one.batch_norm for one in plan.graph.towers.values()] == ["synchronised"]
     with pytest.raises(sn.DeclarationError, match="=2 would not be exact: c1"):
@@ -271,7 +261,6 @@ def test_what_is_fixed_is_not_faster_than_what_is_chosen():
 def test_what_a_row_says_to_type_gives_that_row(graph):
     plan, box = partial(sn.plan, effort=3000), sn.Cluster.of("3*gpu", "cpu")
     found = sn.compare_strategies(graph, box, effort=3000)
-
     assert len(found.all) >= 3
     for row in found.all:
         made = eval(row.how, {"plan": plan, "source": graph, "cluster": box})
@@ -287,7 +276,6 @@ def test_the_largest_batch_of_a_plan_counts_how_it_runs():
     box = sn.Cluster.of("2*gpu", memory="70 MiB")
     plan = auto(graph, box, microbatches=8, schedule="1f1b", towers=1)
     most = sn.largest_batch(graph, box, device_of=plan)
-
     assert most >= graph.batch
     assert most > sn.largest_batch(graph, box, device_of=dict(plan.device_of))
     forward = partial(sn.largest_batch, graph, box, training=False)
@@ -304,7 +292,6 @@ def test_auto_is_as_good_as_trying_everything(seed):
     ways = product((1, 2, 3, 4, 6, 8, 12, 16, 24, 32), SCHEDULES)
     plan = sn.plan(graph, BOX, **fixed)
     best = min(executed(plan, Execution(*way)).seconds for way in ways)
-
     assert auto(graph, **fixed).seconds <= 1.03 * best
 
 
@@ -319,6 +306,5 @@ def test_a_pipeline_is_as_good_as_any_near_it(seed):
     for part, device in product([*plan.device_of][1:], [one.name for one in box]):
         there = sn.score(graph, box, {**plan.device_of, part: device})
         tried.append(executed(there, plan.execution))
-
     assert kind(plan) == "pipeline"
     assert plan.seconds <= 1.02 * min(one.seconds for one in tried if has_room(one))

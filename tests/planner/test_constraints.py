@@ -54,7 +54,6 @@ def wanting(graph, **on):
 def test_what_is_not_there_is_replaced_and_recorded(graph, box, expected, reason):
     """By the list first, then by the kind, then by the CPU."""
     plan = plan_graph(graph, Cluster.of(*box.split(), memory="15 MiB"))
-
     assert {f.part: f.assigned for f in plan.fallbacks} == expected
     assert {part: plan.device_of[part] for part in expected} == expected
     for fallback in plan.fallbacks:
@@ -67,7 +66,6 @@ def test_what_requested_one_device_stays_together_if_it_fits(memory, together):
     """All that requested gpu:7 goes to one substitute, or to several where it must."""
     graph = wanting(wide(2), b0="gpu:7", b1="gpu:7")
     plan = plan_graph(graph, Cluster.of("2*gpu", "cpu", memory=memory))
-
     assert (plan.device_of["b0"] == plan.device_of["b1"]) == together
     assert plan.fallbacks[0].reason == "gpu:7 is not available; another gpu is used"
 
@@ -76,7 +74,6 @@ def test_missing_error_names_every_device():
     with pytest.raises(DeviceError, match=r"(?s)'see' requests gpu:4.*'tell' requests"):
         plan_graph(two_towers(on=("gpu:4", "gpu:5")), BOX, missing="error")
     plan = plan_graph(wanting(chain(1), c0="gpu:7 gpu:1"), BOX, missing="error")
-
     assert plan.device_of["c0"] == "gpu:1"
     assert plan.fallbacks[0].requested == "gpu:7"
 
@@ -121,7 +118,6 @@ def test_two_layers_of_one_part_cannot_be_apart():
     calls = tuple(replace(call, part="both") for call in graph.calls[1:])
     parts = (graph.parts[0], replace(graph.parts[1], name="both"))
     graph = replace(graph, calls=graph.calls[:1] + calls, parts=parts)
-
     assert plan_graph(graph, BOX, pins={"c1": "gpu:1"}).device_of["both"] == "gpu:1"
     with pytest.raises(DeclarationError, match="'both' is placed whole.*c0 and c1"):
         plan_graph(graph, BOX, pins={"c0": "gpu:0", "c1": "gpu:1"})
@@ -138,7 +134,6 @@ def test_a_call_without_gpu_kernel_stays_on_the_cpu():
     graph = altered(chain(4), "calls", "c1", cpu_only=True)
     plan = plan_graph(graph, BOX, regroup=True)
     wants_gpu = plan_graph(wanting(graph, c1="gpu:0"), BOX)
-
     assert (plan["c1"].reason, plan["c1"].requested) == ("no kernel", "auto")
     assert not plan.fallbacks
     assert (wants_gpu["c1"].device, wants_gpu["c1"].reason) == ("cpu:0", "no kernel")
@@ -193,7 +188,6 @@ def test_a_placement_that_breaks_constraints_is_told():
     there = {"see": "gpu:0", "tell": "gpu:1", "join": "gpu:0", "head": "gpu:0"}
 
     lines = violations(score(graph, Cluster.of("2*gpu", "cpu", memory="10 MiB"), there))
-
     assert len(lines) == 4
     for said in (
         "near= binds parts that cannot share a device: 'see' on gpu:0; 'tell' on gpu:1",

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from splitnet.core.cluster import Cluster
+from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.plan import CONTIGUITIES, OBJECTIVES, PlanOptions
 from splitnet.planner import analysis
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.engine.functions import merged, regrouped
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.solve import solve, warm_up
+from splitnet.planner.engine.starts import paths_apart
 from splitnet.planner.engine.tasks import tasks_of
 from splitnet.planner.evaluate import Evaluator, score
 from splitnet.planner.load_graph import cut_size
@@ -61,7 +63,6 @@ def test_no_placement_of_calls_is_below_the_bound(seed):
     for share in (0.0, 0.02, 0.1, 0.3, 1.0) * 4:
         place = draw.integers(3, size=61)[np.cumsum(draw.random(60) < share)]
         place = np.where(problem.graph.allowed[np.arange(60), place], place, kinds)
-
         assert problem.simulated(place)[0] >= bound
 
 
@@ -71,10 +72,25 @@ def test_search_is_repeated_and_longer_ones_go_on(objective):
     how = {"objective": objective, "time_limit": 600.0, "seed": 3, "prove": False}
 
     found = [solve(problem, **how, effort=most) for most in (60_000, 60_000, 4_000)]
-
     assert not any(one.ended_by_clock for one in found)
     assert found[0].assignment.tolist() == found[1].assignment.tolist()
     assert found[1].value <= found[2].value
+
+
+def test_paths_are_whole_where_they_may_be():
+    """Lanes without edges between them are on a device each at first."""
+    names = [f"c{i}" for i in range(60)]
+    calls = [Call(n, n, "Dense", output_bytes=9, forward_flops=1e9) for n in names]
+    lanes = [Tensor(one, other, bytes=9) for one, other in zip(names, names[3:])]
+    graph = Graph("lanes", 1, (*calls,), (*lanes,), (), (*map(Part, names),))
+    problem = Evaluator.of(graph, Cluster.of("3*gpu"), PlanOptions()).problem
+    place = paths_apart(problem, np.random.default_rng(0)).reshape(20, 3)
+    assert len({*place[0]}) == 3
+    assert (place == place[0]).all()
+    for seed in range(10):  # some may not be on the CPU
+        problem = drawn.step_problem(45, seed)
+        place = paths_apart(problem, np.random.default_rng(seed))
+        assert problem.graph.allowed[np.arange(45), place].all()
 
 
 def test_clock_ends_a_search_and_says_so():
@@ -93,7 +109,6 @@ def test_without_time_the_gpus_are_still_used(calls):
     problem = drawn.with_room(problem, [room] * 4 + [1e12])
 
     found = solve(problem, objective="latency", time_limit=1e-4)
-
     assert found.value < 0.2 * value_of(problem, "latency", np.full(calls, 4))
 
 
@@ -105,7 +120,6 @@ def test_little_memory_holds_what_is_slow_elsewhere():
     problem = drawn.with_room(problem, [room, room, inf])
 
     found = solve(problem, objective="latency", effort=200_000, time_limit=100.0)
-
     assert found.value < 1.6 * found.bound
 
 
@@ -124,7 +138,6 @@ def test_what_cannot_be_is_infeasible(calls, objective, broken):
         problem.graph.allowed[2] = False
 
     found = solve(problem, objective=objective, effort=20_000)
-
     assert not found.feasible
     assert found.value == inf
     assert len(found.assignment) == calls
@@ -146,7 +159,6 @@ def test_makespan_equals_the_event_loop(make, seed):
         turns = np.cumsum(draw.random(groups) < share)
         place = draw.integers(problem.device_count, size=groups + 1)[turns]
         seconds, held = problem.simulated(place)
-
         assert makespan(tasks, place, inf) == pytest.approx(seconds, rel=1e-12)
         close = 0.1 if problem.functions and seed % 4 != 3 else 0.25  # a training step
         assert tasks.devices.peak.max() == pytest.approx(held.max(), rel=close)
@@ -165,7 +177,6 @@ def test_units_are_merged_after_a_run_that_ended_early():
         cluster, on = draw.integers(15, size=groups), draw.integers(2, size=15)
         found, wanted = merged(tasks, cluster), merged(fresh, cluster)
         moved = makespan(regrouped(tasks, cluster), on, inf)
-
         assert found.units.group.tolist() == wanted.units.group.tolist()
         assert moved == makespan(fresh, on[cluster], inf)
 
@@ -178,7 +189,6 @@ def test_moves_of_many_parts_are_simulated_by_compiled_code(monkeypatch):
     compiled = analysis.heaviest_moves(plan)
     monkeypatch.setattr(analysis, "compiled_step", lambda problem: None)
     simulated = analysis.heaviest_moves(plan)
-
     assert 0 < len(simulated) < len(compiled) == 50
     assert all(one.estimated for moves in compiled.values() for one in moves)
     for part, moves in simulated.items():
