@@ -237,7 +237,7 @@ COMBINED = {
     "cumsum": lambda x: ops.cumsum(x, axis=-2),
     "flip": ops.flip,
     "outer": lambda x: ops.outer(x[:, 0], x[:, 0]),
-    "item": lambda x: x - x[:1],
+    "item": lambda x: x - x[:1, :],
     "own": layers.Lambda(lambda x: x - ops.mean(x, axis=0), name="own"),
     "is no mean": type("Sum", (layers.Layer,), {"call": summing})(),
     "nested": keras.Sequential([layers.UnitNormalization(axis=0)], name="nested"),
