@@ -224,11 +224,11 @@ class _Search:
             clusters = groups / 2 * 0.1 ** random.random()
             clusters = groups if random.random() < 0.5 else clusters
         spent = min(self.budget.spent, 1000 * self.steps)
-        self.begun += new
+        self.begun += new  # every second time with paths
         if new and tasks is not None and self.free and self.begun % 2:
             self.budget.spend(4 * groups)
             start = keep = repaired(target.graph, starts.paths_apart(target, random))
-            new = False  # groups on unlike paths are not merged
+            new = False  # groups on unlike devices are not merged
         steps = self.steps + self.growth[not new] * spent
         self.hot, anew = self.hottest * 6.0 ** random.random(), new and self.free
         for _ in range(_CORRECTIONS):

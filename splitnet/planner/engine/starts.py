@@ -98,12 +98,12 @@ def merge_edges(
     sums = np.array([seconds, graph.size_bytes, np.diff(graph.apart_start) > 0])
     parent, limits = np.arange(groups), np.array([*most, 1.0])
     ends = np.array([a[order], b[order]])
-    unite(ends, parent, kinds(graph, keep), sums, limits, target)
+    unite(ends, parent, _kinds(graph, keep), sums, limits, target)
     roots, cluster = np.unique(parent, return_inverse=True)
     return cluster, len(roots)
 
 
-def kinds(graph: LoadGraph, keep: Ints | int = 0) -> Ints:
+def _kinds(graph: LoadGraph, keep: Ints | int = 0) -> Ints:
     """A number for each group: equal if its allowed devices, and `keep`, are equal."""
     keys = np.random.default_rng(0).integers(2**63, size=1 + graph.allowed.shape[1])
     kind: Ints = keep * keys[0] + graph.allowed @ keys[1:]
@@ -247,38 +247,38 @@ def _block_loads(graph: LoadGraph, order: Ints, bounds: Ints, devices: Ints) -> 
 
 @entry
 def schedule(
-    graph: LoadGraph, order: Ints, copies: Floats, place: Ints, end: Floats
+    graph: LoadGraph, order: Ints, copies: Floats, place: Ints, end: Floats, use: Floats
 ) -> None:
     """Put every group, in this order, where it ends first; `place` is -1 at first.
 
-    `end` gets when each ends, then when each device is free, and its bytes.
+    `end` gets when each group ends, `use` how long each device is used, and its bytes.
     """
-    groups, devices = len(order), len(graph.kind)
-    for i in range(groups):
+    until, held = use[0], use[1]
+    for i in range(len(order)):
         u, chosen, earliest, begin = order[i], -1, np.inf, 0.0
-        for d in range(devices):
+        for d in range(len(until)):
             if not graph.allowed[u, d]:
                 continue
-            start, kind = end[groups + d], graph.kind[d]
+            start, kind = until[d], graph.kind[d]
             for e in range(graph.predecessor_start[u], graph.predecessor_start[u + 1]):
                 v = graph.predecessors[e]
                 if place[v] >= 0:
                     start = max(start, end[v] + (copies[v] if place[v] != d else 0.0))
             ends = start + graph.seconds[u, kind]
-            used = end[groups + devices + d] + graph.size_bytes[u]
-            if used > graph.capacity_bytes[d]:
-                ends = (used - graph.capacity_bytes[d]) * 1e100
+            lacking = held[d] + graph.size_bytes[u] - graph.capacity_bytes[d]
+            if lacking > 0.0:
+                ends = lacking * 1e100
             if chosen < 0 or ends < earliest:
                 earliest, chosen, begin = ends, d, start
         place[u] = chosen
-        end[groups + devices + chosen] += graph.size_bytes[u]
-        end[u] = begin + graph.seconds[u, graph.kind[chosen]]
-        end[groups + chosen] = end[u]
+        held[chosen] += graph.size_bytes[u]
+        until[chosen] = end[u] = begin + graph.seconds[u, graph.kind[chosen]]
 
 
 def _scheduled(graph: LoadGraph, rank: Floats, copies: Floats) -> Ints:
-    place, end = np.full(len(rank), -1), np.zeros(len(rank) + 2 * len(graph.kind))
-    schedule(graph, np.argsort(-rank, kind="stable"), copies, place, end)
+    place, end = np.full(len(rank), -1), np.zeros(len(rank))
+    order, use = np.argsort(-rank, kind="stable"), np.zeros((2, len(graph.kind)))
+    schedule(graph, order, copies, place, end, use)
     return place
 
 
@@ -311,7 +311,7 @@ def paths_apart(problem: Problem, random: _Random) -> Ints:
     graph, count = problem.graph, 0
     rank, _, after = _ranked(graph, random)
     own = np.arange(1, len(rank) + 1)
-    path, kind = -own, kinds(graph, own * (np.diff(graph.apart_start) > 0))
+    path, kind = -own, _kinds(graph, own * (np.diff(graph.apart_start) > 0))
     for u in np.argsort(-rank, kind="stable").tolist():
         if path[u] < 0:
             path[u], count = count, count + 1
