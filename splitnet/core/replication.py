@@ -51,9 +51,7 @@ def split_layers(graph: Graph) -> dict[str, tuple[str, ...]]:
     }
 
 
-def expand(
-    graph: Graph, smaller: dict[int, Graph], towers: Mapping[str, Towers]
-) -> Graph:
+def expand(graph: Graph, smaller: dict[int, Graph], towers: dict[str, Towers]) -> Graph:
     """Write each of `towers`, by part, out as a part with the costs of its share.
 
     A tower without a sample runs one that counts for nothing, and is charged for it.

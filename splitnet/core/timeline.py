@@ -196,13 +196,11 @@ def _cause_in(timeline: Timeline) -> _Cause:
     return cause
 
 
-def _back(
-    cause: _Cause, one: _Event | None, stop: float, start: float
-) -> Iterator[Span]:
+def _back(why: _Cause, one: _Event | None, stop: float, start: float) -> Iterator[Span]:
     """From event to cause, from one time back to another."""
     while one is not None and stop > start:
         yield Span(one, max(one.start, start), stop)
-        stop, one = one.start, cause(one)
+        stop, one = one.start, why(one)
     if stop > start:
         yield Span(None, start, stop)
 

@@ -80,7 +80,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
         # What follows the search takes about as long as what comes before it.
         left = limit - 2 * (monotonic() - began)
         seconds = max(left, 0.2 * limit, min(limit, _WHOLE_SECONDS)) / len(tries)
-        if (solution := _solved(problem, options, 1 / len(tries), seconds)).feasible:
+        if (solution := _solve(problem, options, 1 / len(tries), seconds)).feasible:
             break
         began = monotonic()
     wanted = (cluster.devices[device].name for device in solution.assignment)
@@ -93,9 +93,7 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
     return found
 
 
-def _solved(
-    problem: Problem, how: PlanOptions, part: float, seconds: float
-) -> Solution:
+def _solve(problem: Problem, how: PlanOptions, part: float, seconds: float) -> Solution:
     """The best assignment, with fewer transfers where they save next to nothing.
 
     Each transfer is free, then has a price, so that those of the best assignment cost

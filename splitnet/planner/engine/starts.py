@@ -282,9 +282,7 @@ def _scheduled(graph: LoadGraph, rank: Floats, copies: Floats) -> Ints:
     return place
 
 
-def _ranked(
-    graph: LoadGraph, random: _Random
-) -> tuple[Floats, Floats, list[list[int]]]:
+def _ranks(graph: LoadGraph, random: _Random) -> tuple[Floats, Floats, list[list[int]]]:
     """Seconds of the longest path from each group on, of its copies, and its readers.
 
     With noise. A copy takes about as long as on the producer's slowest kind.
@@ -303,13 +301,13 @@ def _ranked(
 
 def list_schedule(graph: LoadGraph, random: _Random) -> Ints:
     """A list schedule: what has the longest path from it on is first."""
-    return _scheduled(graph, *_ranked(graph, random)[:2])
+    return _scheduled(graph, *_ranks(graph, random)[:2])
 
 
 def paths_apart(problem: Problem, random: _Random) -> Ints:
     """Long paths, each whole on the device where it ends first, the longest first."""
     graph, count = problem.graph, 0
-    rank, _, after = _ranked(graph, random)
+    rank, _, after = _ranks(graph, random)
     own = np.arange(1, len(rank) + 1)
     path, kind = -own, _kinds(graph, own * (np.diff(graph.apart_start) > 0))
     for u in np.argsort(-rank, kind="stable").tolist():

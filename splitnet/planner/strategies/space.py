@@ -132,9 +132,7 @@ def placed_apart(
         yield evaluator.as_run(device_of)
 
 
-def stages(
-    judge: Evaluator, groups: Groups, workers: Sequence[str]
-) -> Iterator[Placed]:
+def stages(judge: Evaluator, groups: Groups, names: Sequence[str]) -> Iterator[Placed]:
     """A stage of parts on each device, or on as many as there are parts.
 
     Their work is even, or their memory, or both. A stage takes the longer of its work
@@ -153,7 +151,7 @@ def stages(
     ]
     if len(line) < 2:
         return
-    workers = workers[: len(line)]
+    workers = names[: len(line)]
     parts = [groups[i].parts for i in line]
     place = {i: at for at, i in enumerate(line)}
     link = judge.costs.link(workers[0], workers[-1], judge.cluster)

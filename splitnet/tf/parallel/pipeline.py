@@ -323,7 +323,7 @@ def _fault(node: Any) -> str:
 
 def _tried(node: Any) -> str:
     """What a call does to two unlike samples; nothing if it is random or very long."""
-    one, tensors, given = node.operation, node.input_tensors, []
+    one, tensors, args = node.operation, node.input_tensors, []
     work = max(100, math.prod(size_of(node.outputs[0], 1).shape[:-1]))
     work *= sum(math.prod(weight.shape) for weight in keras_api.variables_of(one))
     sizes, random = [size_of(t, 2) for t in tensors], np.random.default_rng(0)
@@ -331,12 +331,10 @@ def _tried(node: Any) -> str:
         return ""
     for size in sizes:
         some = random.random(size.shape)
-        given.append(
-            tf.cast(some if size.dtype.is_floating else some > 0.5, size.dtype)
-        )
+        args.append(tf.cast(some if size.dtype.is_floating else some > 0.5, size.dtype))
 
     def made(start: int, stop: int) -> list[Any]:
-        cut = (v[start:stop] if is_split(t) else v for t, v in zip(tensors, given))
+        cut = (v[start:stop] if is_split(t) else v for t, v in zip(tensors, args))
         known, training = dict(zip(map(id, tensors), cut)), not keras_api.states_of(one)
         scope = keras.StatelessScope(collect_losses=True, initialize_variables=False)
         with scope, keras_api.penalties_summed([one]):

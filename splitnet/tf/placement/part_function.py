@@ -7,7 +7,7 @@ Keras masks, losses and new states go out. Only tables of which a layer reads ro
 weights that a function of a layer's own reads, are captured as variables.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,9 +106,7 @@ class StateScope(keras.StatelessScope):
     before is assigned where it is.
     """
 
-    def __init__(
-        self, states: Any, weights: Any = (), captured: Container[int] = ()
-    ) -> None:
+    def __init__(self, states: Any, weights: Any = (), captured: Any = ()) -> None:
         mapping = [*states, *weights]
         super().__init__(mapping, collect_losses=True, initialize_variables=False)
         self.assigned: dict[int, Any] = {}
@@ -341,25 +339,23 @@ class Trace:
         self.early = {id(v) for v, old in pairs if old.op not in needed}
         return made
 
-    def run(
-        self, run: Run, arguments: list[Any], on: str, unit: tuple[int, str]
-    ) -> Any:
+    def run(self, run: Run, args: list[Any], on: str, unit: tuple[int, str]) -> Any:
         """Call the function; its gradient runs on the same device."""
         function, turns = self.function, run.shared.turns
         for variable in function.variables:
             tf_api.note_read(variable)
-        flat = tf.nest.flatten(arguments, expand_composites=True)
+        flat = tf.nest.flatten(args, expand_composites=True)
         inputs = [one for one in flat if isinstance(one, tf.Tensor)]
         inputs += [outside for outside, _ in function.graph.captures]
         if tf_api.gradient_order(inputs) != 1:
-            return function(*arguments)
-        of_weight = {id(one): v for v, one in zip(self.weights, arguments[2])}
+            return function(*args)
+        of_weight = {id(one): v for v, one in zip(self.weights, args[2])}
         values = of_weight | {id(v.value.handle): v for v in self.trained}
         frozen = {i for i, v in values.items() if run.trains and not v.trainable}
         wanted = [i for i, one in enumerate(inputs) if id(one) not in frozen]
         wanted = [i for i in wanted if tf_api.gradient_order([inputs[i]])]
         # What leaves the device behind gradients of weights: the last one leaves first.
-        given = set(map(id, tf.nest.flatten(arguments[0], expand_composites=True)))
+        given = set(map(id, tf.nest.flatten(args[0], expand_composites=True)))
         wanted.sort(key=lambda i: id(inputs[i]) in given)
         on_cpu = tf.DeviceSpec.from_string(on).device_type == "CPU"
         known, how = (*wanted, on_cpu), self._how
@@ -368,7 +364,7 @@ class Trace:
                 function, self._ops, wanted, self._name, how=how, on_cpu=on_cpu
             )
         if (gradient := self._gradients[known]) is None:
-            return function(*arguments)
+            return function(*args)
         with tf_api.stop_recording():
             made = gradient.forward(*inputs[: gradient.arguments])
         count = sum(one is not None for one in self._leaves)

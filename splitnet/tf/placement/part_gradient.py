@@ -18,6 +18,8 @@ from splitnet.tf.internals import tf_api
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 _AGAIN = ("Const", "Transpose")  # TensorFlow folds transposes into products
 _POOLS = ("MaxPool", "MaxPool3D")
+# Stateful ops that give other values each time: random, or of Python.
+_DRAWS = {"RngReadAndSkip", "seed", "token"}
 
 
 def not_inlined(body: Callable[..., Any], how: str = "") -> Any:
@@ -86,7 +88,8 @@ def part_gradient(
     early = tf_api.ancestors(ops)
     both = (*_AGAIN, *_POOLS) if on_cpu else _AGAIN
     known = {one.op for one in graph.inputs} if how == "recompute" else early
-    known = known | {op for op in early if _draws(op)}
+    stateful = [op for op in early if op.op_def.is_stateful]
+    known = known | {op for op in stateful if _DRAWS & {op.type, *op.node_def.attr}}
     late, read = _late(flat, known, {one.op for one in given}, both)
     early |= known
     captured = {inside.ref() for _, inside in graph.captures}
@@ -103,12 +106,6 @@ def part_gradient(
         flows=tuple(flows),
         reached=tuple(found),
     )
-
-
-def _draws(op: Any) -> bool:
-    """Whether an op may give other values each time: one with a seed, or of Python."""
-    own = {"seed", "token"} & set(op.node_def.attr)
-    return op.type == "RngReadAndSkip" or bool(own and op.op_def.is_stateful)
 
 
 def _late(

@@ -3,8 +3,9 @@
 Each distinct call runs alone on one device of each kind, in a loop on that device, so
 that the start of a step does not count: its forward pass, then forward and backward
 together, with synthetic values. A batch and a quarter of it tell which part of a call's
-seconds grows with the batch. Before each call other data are read, as other calls do,
-or it would find its weights in the cache.
+seconds grows with the batch. Other data are read before each call, and its weights are
+charged what they take longer from memory: a step touches more than a cache holds before
+it reads a weight again. Reads and updates of as many bytes as the step's show how long.
 
 A link has a latency, a gap and a bandwidth (LogGP). A small tensor goes to the other
 device and back several times within one step, and each stop computes with it, as parts
@@ -38,7 +39,8 @@ from splitnet.tf.reading.read import graph_of, needed_gradients
 from splitnet.tf.reading.source import blueprint_of, sized
 from splitnet.tf.workers.connect import wait_for_workers
 
-_SIZES = 4 * 2**10, 4 * 2**20  # bytes of weights that are updated
+_SMALL, _BLOCKS = 2**12, 16  # bytes of a small weight, and how many large ones
+_LARGEST = 2**18, 2**22  # bytes of a large one: a share of what a step touches
 _SHARE = 4  # of the batch, for the second time of each call
 _OTHER_ELEMENTS = 2**19  # of 4 bytes, read before each call
 _LOOP_SECONDS, _MOST_LOOPS = 0.02, 4**5  # a call is repeated until it takes so long
@@ -47,6 +49,7 @@ _LINK_RUNS = 30
 _TRIPS, _COPIES = 4, 4  # there and back, and at once
 _LARGE = 2**22  # elements of 4 bytes; starting a smaller copy hides its bytes on a GPU
 _BESIDE = (2**18, 0, (0, 60)), (2**18, 8, (0, 60))  # no copies, some, beside products
+_Computation = Callable[[], list[Any]]
 _BETWEEN = 10  # products of 256 x 256 at each stop of a trip, a few ms of one core
 
 
@@ -97,15 +100,25 @@ def measure(
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
     tell = on_progress or (lambda *_: None)
     calls, updates = list[costs.CallSeconds](), list[costs.UpdateSeconds]()
+    touched = sum(3 * weight.bytes for weight in graph.weights)
+    touched += sum(2 * call.output_bytes for call in graph.calls)
+    block = 4 * int(np.clip(touched / _BLOCKS, *_LARGEST) / 4)
     for labels, device in timed.items():
         watch = _Stopwatch(device)
+        far = _memory_seconds(watch, block)
         for (key, *flops), (call, *sort) in jobs.items():
             tell(next(shares), f"{call.name} on {device.name}")
-            made = *_call_seconds(*sort, watch, batch), costs.rows_of(call)
-            calls += (costs.CallSeconds(key, one, *made, *flops) for one in labels)
+            whole = {*call.weights} - {*call.lookups}
+            again = far * sum(graph.weight[name].bytes for name in whole)
+            # Weights are read, then read again and their gradients written.
+            extra = again, 2 * again * (call.backward_flops > 0)
+            made = (_call_seconds(*sort, watch, batch) + extra).ravel().tolist()
+            row = *made, costs.rows_of(call), *flops
+            calls += (costs.CallSeconds(key, one, *row) for one in labels)
         tell(next(shares), f"update on {device.name}")
-        small, large = (watch.seconds(_update(device, optimizer, n)) for n in _SIZES)
-        speed = (_SIZES[1] - _SIZES[0]) / max(large - small, 1e-9)
+        rows = (_SMALL, 1), (block, _BLOCKS)
+        small, large = (watch.seconds(_update(device, optimizer, *n)) for n in rows)
+        speed = (block - _SMALL) / max(large / _BLOCKS - small, 1e-9)
         updates += (costs.UpdateSeconds(n, speed, small, optimizer) for n in labels)
     tell(next(shares), "links between devices")
     rows = tuple(calls), tuple(updates), measure_links(cluster)
@@ -141,7 +154,7 @@ class _Stopwatch:
         self.idle = self.seconds(list)
         self.taken = self.seconds(lambda: [v.read_value() for v in several]) / 16
 
-    def seconds(self, compute: Callable[[], list[Any]]) -> float:
+    def seconds(self, compute: _Computation) -> float:
         """Seconds of a computation, without what taking its tensors costs."""
         loop = _Loop(self, compute)
         for _ in range(_RUNS):
@@ -152,7 +165,7 @@ class _Stopwatch:
 class _Loop:
     """Times a computation that is repeated within one step, for sizes of its inputs."""
 
-    def __init__(self, stopwatch: _Stopwatch, compute: Callable[[], list[Any]]) -> None:
+    def __init__(self, stopwatch: _Stopwatch, compute: _Computation) -> None:
         self.stopwatch, self.count = stopwatch, 0
         # By size: how many more rounds a long run has, and what each of them took.
         self.runs: dict[int, tuple[int, list[float]]] = {}
@@ -202,10 +215,10 @@ class _Loop:
 
 
 def _call_seconds(
-    site: Site, known: Site, needed: list[bool], stopwatch: _Stopwatch, batch: int
-) -> tuple[Any, ...]:
+    site: Site, known: Site, needed: list[bool], watch: _Stopwatch, batch: int
+) -> Any:
     """Seconds forward and backward, and what does not grow; `known` has all sizes."""
-    node, target = site.node, stopwatch.target
+    node, target = site.node, watch.target
     tensors, inputs = node.input_tensors, {}
     values = dict(zip(map(id, tensors), synthetic([*known.node.input_tensors], batch)))
     with tf.device(target):
@@ -232,7 +245,7 @@ def _call_seconds(
             loss = [tf.reduce_sum(t) for t in forward() if t.dtype.is_floating]
         return [g for g in tape.gradient(loss, sources) if g is not None]
 
-    loops = [_Loop(stopwatch, one) for one in (forward, both)[: 1 + bool(sources)]]
+    loops = [_Loop(watch, one) for one in (forward, both)[: 1 + bool(sources)]]
     share = max(1, batch // _SHARE)
     # They alternate, so that a busy moment is one of each.
     for _, size in product(range(_RUNS), (batch, share)):
@@ -246,12 +259,21 @@ def _call_seconds(
         once, *more = (loop.seconds(size) for loop in loops)
         return once, max(sum(more) - once, 0.0) if more else 0.0
 
-    whole = seconds(batch)
-    fixed = (
-        min(max(part - (all_ - part) * share / max(batch - share, 1), 0.0), all_)
-        for all_, part in zip(whole, seconds(share))
-    )
-    return (*whole, *fixed)
+    whole, part = np.array([seconds(batch), seconds(share)])
+    fixed = np.clip(part - (whole - part) * share / max(batch - share, 1), 0.0, whole)
+    return np.array([whole, fixed])
+
+
+def _memory_seconds(stopwatch: _Stopwatch, size: int) -> float:
+    """Seconds that a byte takes longer from memory than from a cache."""
+    with tf.device(stopwatch.target):
+        held = [tf.Variable(tf.zeros([size // 4])) for _ in range(_BLOCKS)]
+
+    def reading(count: int) -> float:
+        some = [v.read_value for v in held[:count]]
+        return stopwatch.seconds(lambda: [tf.reduce_max(one()) for one in some]) / count
+
+    return max(reading(_BLOCKS) - reading(1), 0.0) / size
 
 
 def optimizer_of(name: str) -> Any:
@@ -261,16 +283,17 @@ def optimizer_of(name: str) -> Any:
     return type(keras.optimizers.get(kind))(**arguments)
 
 
-def _update(device: Device, optimizer: str, size: int) -> Callable[[], list[Any]]:
-    """The update of a weight of so many bytes."""
+def _update(device: Device, optimizer: str, size: int, count: int) -> _Computation:
+    """The update of weights of so many bytes each."""
     with tf.device(device.target):
-        weight = keras.Variable(tf.zeros([size // 4]))
-        gradient = tf.Variable(tf.ones([size // 4]))
+        weights = [keras.Variable(tf.zeros([size // 4])) for _ in range(count)]
+        gradients = [tf.Variable(tf.ones([size // 4])) for _ in weights]
         rule = optimizer_of(optimizer)
-        rule.build([weight])
+        rule.build(weights)
 
     def update() -> list[Any]:
-        rule.update_step(gradient.read_value(), weight.value, tf.constant(1e-3))
+        for gradient, weight in zip(gradients, weights):
+            rule.update_step(gradient.read_value(), weight.value, tf.constant(1e-3))
         return []
 
     return update

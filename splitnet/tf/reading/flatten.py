@@ -7,7 +7,7 @@ in a file; only its calls are run one by one, so that several devices can run th
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -126,9 +126,7 @@ def run_again(nodes: list[Any], seen: dict[int, Any], call: Callable[..., Any]) 
         seen.update({id(old): new for old, new in zip(node.outputs, made)})
 
 
-def flow_of(
-    model: Any, nested: str = "keep", *, inputs: Sequence[Any] | None = None
-) -> Flow:
+def flow_of(model: Any, nested: str = "keep", *, inputs: Any = None) -> Flow:
     """The calls of a functional model; nothing is added to it or to its layers.
 
     `nested` as in `read`; `inputs` are symbolic tensors in place of its own, flat.

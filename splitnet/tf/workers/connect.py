@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -297,9 +297,7 @@ def add_barrier(model: Any, plan: Plan) -> None:
         vars(model)[f"make_{name}"] = make
 
 
-def _make(
-    model: Any, name: str, make: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
+def _make(model: Any, name: str, make: Any, *args: Any, **kwargs: Any) -> Any:
     """Make the step function that Keras keeps as `name`; it waits first."""
     wait = wait_for_workers if model in _plans else lambda **_: None
     wait(ask=True)

@@ -33,6 +33,8 @@ def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_
     monkeypatch.setattr(measure, "_LINK_RUNS", 2)
     monkeypatch.setattr(measure, "_RUNS", 1)
     monkeypatch.setattr(measure, "_LOOP_SECONDS", -1.0)
+    real = measure._memory_seconds
+    monkeypatch.setattr(measure, "_memory_seconds", lambda *how: 1 + 0 * real(*how))
     how = {"optimizer": "momentum", "on_progress": lambda *now: told.append(now)}
     with tf_api.watch_graphs() as functions:
         costs = sn.measure(model, cluster, 16, **how)
@@ -50,6 +52,8 @@ def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_
         assert {(one.call, one.flops, one.backward_flops) for one in its} == known
     assert all(0 <= one.forward_fixed <= one.forward for one in costs.calls)
     assert all(0 <= one.backward_fixed <= one.backward for one in costs.calls)
+    fixed = {c.call: (int(c.forward_fixed), int(c.backward_fixed)) for c in costs.calls}
+    assert (fixed["Dense (8)"], fixed["Embedding (6, 4)"]) == ((288, 576), (0, 0))
     assert {one.rows for one in costs.calls} == {16}
     assert {one.device for one in costs.updates} == {"gpu", "cpu"}
     assert [one.name for one in costs.measured_on] == ["gpu:0", "cpu:0"]
