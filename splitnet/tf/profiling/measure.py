@@ -100,8 +100,8 @@ def measure(
     shares = iter(np.linspace(0, 1, len(timed) * (len(jobs) + 1) + 2).tolist())
     tell = on_progress or (lambda *_: None)
     calls, updates = list[costs.CallSeconds](), list[costs.UpdateSeconds]()
-    touched = sum(3 * weight.bytes for weight in graph.weights)
-    touched += sum(2 * call.output_bytes for call in graph.calls)
+    touched = sum(3 * weight.bytes for weight in graph.weights)  # gradients, sums
+    touched += sum(2 * call.output_bytes for call in graph.calls)  # their gradients
     block = 4 * int(np.clip(touched / _BLOCKS, *_LARGEST) / 4)
     for labels, device in timed.items():
         watch = _Stopwatch(device)
