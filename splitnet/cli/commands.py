@@ -207,9 +207,7 @@ def devices(stand_ins: cli.StandIns = 0, json_: cli.Json = False) -> None:
     answer(rows, lines, for_program=json_)
 
 
-def config(
-    check: Annotated[bool, "Check them on this machine."] = False,
-) -> None:
+def config(check: Annotated[bool, "Check them on this machine."] = False) -> None:
     """Show every runtime setting with its value and its origin."""
     settings, notes = resolve({}, os.environ, Path.cwd()), []
     if check:

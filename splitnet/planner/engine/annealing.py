@@ -60,9 +60,9 @@ class State(NamedTuple):
 class Rules(NamedTuple):
     """An annealing schedule of so many steps, and the set of assignments to stay in.
 
-    A proposal takes `each`. `hot` and `cold` are fractions of the value, held for a
-    number of proposals. `mode` is a number in `CONTIGUITIES`; `line` holds the places
-    of devices in a pipeline. Scratch: whether a path from a device leads to a call.
+    A proposal takes `each`. The fraction `guided` prefers groups on the busiest device.
+    `hot` and `cold` are fractions of the value, held for a number of proposals. `mode`
+    is a number in `CONTIGUITIES`, `line` the order of devices; `left` is scratch.
     """
 
     steps: float
@@ -70,6 +70,7 @@ class Rules(NamedTuple):
     proposals: int
     hot: float
     cold: float
+    guided: float
     cut_penalty: float
     mode: int
     line: Ints
@@ -239,6 +240,9 @@ def anneal_loads(graph: LoadGraph, rules: Rules, state: State, spent: float) -> 
         heat *= rules.hot * total
         for _ in range(rules.proposals):
             x, y, end = movable[below(random, len(movable))], 0, 1
+            for _ in range(8 if uniform(random) < rules.guided else 0):
+                if place[x] != load.argmax():
+                    x = movable[below(random, len(movable))]
             a = place[x]
             if uniform(random) < _SWAPS:
                 y, end = movable[below(random, len(movable))], 2

@@ -84,7 +84,7 @@ class _Search:
         self.growth, self.construct, self.combine, self.greed, self.hottest = rules
         # Parts run one by one; merged ones are quick to simulate, as one function.
         self.parts = self.tasks is not None and problem.functions is None
-        self.hot = self.end = 0.0  # of this turn
+        self.hot = self.end = self.guided = 0.0  # of this turn
         self.kind = np.array(problems.equivalent_devices(problem))
         # Bytes by which peaks are above estimates, of assignments like the last ones.
         self.margin = np.zeros(problem.device_count)
@@ -230,6 +230,7 @@ class _Search:
             start = keep = repaired(target.graph, starts.paths_apart(target, random))
             new = False  # groups on unlike devices are not merged
         steps = self.steps + self.growth[not new] * spent
+        self.guided = 0.7 * (self.tasks is None and random.random() < 0.5)
         self.hot, anew = self.hottest * 6.0 ** random.random(), new and self.free
         for _ in range(_CORRECTIONS):
             self.end, level = self.budget.spent + steps, (target, tasks)
@@ -313,7 +314,7 @@ class _Search:
         in_line = problem.contiguity == "pipeline"
         line = problems.device_line(problem, place) if in_line else None
         rules = annealing.Rules(
-            *(steps, each, proposals, hot, cold, problem.cut_penalty),
+            *(steps, each, proposals, hot, cold, self.guided, problem.cut_penalty),
             CONTIGUITIES.index(problem.contiguity),
             np.arange(problem.device_count) if line is None else line,
             problem.forward,

@@ -1,8 +1,7 @@
 """Devices of tensors and of ops, and the names by which ops of a part are known.
 
-The calls of parts say their device themselves; what Keras and TensorFlow add to a step
-around them, such as the loss, sums of gradients, clipping and averages, runs where most
-of its data is.
+The calls of parts say their device themselves; what Keras and TensorFlow add to a step,
+such as the loss, sums of gradients, clipping, averages, runs where most of its data is.
 """
 
 import functools

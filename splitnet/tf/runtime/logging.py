@@ -1,7 +1,6 @@
 """Keep TensorFlow's start-up log lines off the terminal.
 
-It writes some of them before it reads `TF_CPP_MIN_LOG_LEVEL`, so they are filtered at
-file descriptor 2.
+Some come before TensorFlow reads `TF_CPP_MIN_LOG_LEVEL`: so file descriptor 2 is read.
 """
 
 import os
