@@ -60,7 +60,7 @@ class State(NamedTuple):
 class Rules(NamedTuple):
     """An annealing schedule of so many steps, and the set of assignments to stay in.
 
-    A proposal takes `each`. The fraction `guided` prefers groups on the busiest device.
+    A proposal takes `each`; a fraction, `guided`, prefers groups on the busiest device.
     `hot` and `cold` are fractions of the value, held for a number of proposals. `mode`
     is a number in `CONTIGUITIES`, `line` the order of devices; `left` is scratch.
     """
@@ -240,9 +240,9 @@ def anneal_loads(graph: LoadGraph, rules: Rules, state: State, spent: float) -> 
         heat *= rules.hot * total
         for _ in range(rules.proposals):
             x, y, end = movable[below(random, len(movable))], 0, 1
-            for _ in range(8 if uniform(random) < rules.guided else 0):
-                if place[x] != load.argmax():
-                    x = movable[below(random, len(movable))]
+            busiest, tries = load.argmax(), 8 * (uniform(random) < rules.guided)
+            while tries > 0 and place[x] != busiest:
+                x, tries = movable[below(random, len(movable))], tries - 1
             a = place[x]
             if uniform(random) < _SWAPS:
                 y, end = movable[below(random, len(movable))], 2

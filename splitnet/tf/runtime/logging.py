@@ -1,6 +1,6 @@
 """Keep TensorFlow's start-up log lines off the terminal.
 
-Some come before TensorFlow reads `TF_CPP_MIN_LOG_LEVEL`: so file descriptor 2 is read.
+Some come before it reads `TF_CPP_MIN_LOG_LEVEL`, so file descriptor 2 is filtered.
 """
 
 import os

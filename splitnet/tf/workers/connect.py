@@ -180,7 +180,7 @@ def connect(
     """Join this program to a cluster's workers; their devices can be placed on then.
 
     Do it before the first layer, tensor or dataset. Joining the same cluster again, or
-    what is left of it (`Cluster.without`), makes workers usable again, not old models.
+    what is left of it (`Cluster.without`), makes workers usable; old models are lost.
 
     Args:
         cluster: its `hosts` give an address to every worker and to the client, which
