@@ -154,7 +154,7 @@ def _limits(source: Any, options: PlanOptions) -> Any:
 
     blueprint = cache(lambda: blueprint_of(source, options.nested))
     return Limits(
-        obstacles_of(source),
+        obstacles_of(source, options.nested),
         lambda name, count: obstacle_of(blueprint(), name, count),
         lambda slices: graph_of(
             with_slices(blueprint(), slices), options.batch, training=options.training

@@ -231,6 +231,16 @@ def summing(layer, x):
     return x
 
 
+class Fixed(layers.Layer):
+    """Has a weight that no call changes, and gives a second, empty tensor."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=shape[1:], trainable=False, name="scale")
+
+    def call(self, x):
+        return x * self.scale, ops.zeros((0, *x.shape[1:]))
+
+
 ANY = {"microbatches", "towers"}
 PLACES = layers.Lambda(lambda x: ops.ones((1, *x.shape[1:])))
 COMBINED = {
@@ -256,6 +266,7 @@ def still():
         (lambda: stack(lambda x: ops.take(X, ops.argmax(x, 1), axis=0)), set(), ""),
         (lambda: stack(layers.BatchNormalization(name="bn")), {"microbatches"}, "'bn'"),
         (lambda: stack(keras.Sequential([layers.BatchNormalization()])), ANY, "itself"),
+        (lambda: stack(lambda x: Fixed()(x)[0]), set(), ""),
         (still, {"microbatches"}, "divides its kernel"),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
         (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), {*ANY, "batch"}, "fixed"),
@@ -268,3 +279,9 @@ def test_what_cannot_be_divided_exactly_is_named(make, which, words):
 
     assert set(found) == which
     assert all(words in why for why in list(found.values())[:1])
+
+
+def test_towers_reach_the_norms_of_a_model_inside_the_model(cluster):
+    inner = keras.Sequential([layers.Dense(2), layers.BatchNormalization()])
+
+    assert planned(stack(inner), cluster, batch=8, towers=2).graph.towers

@@ -310,25 +310,26 @@ def _fault(node: Any) -> str:
     raw, name = not isinstance(one, keras.layers.Layer), type(one).__name__
     axes = [] if raw else keras.tree.flatten(getattr(one, "axis", ()))
     axes = [n % max(1, len(inputs[0].shape)) for n in axes if isinstance(n, int)]
-    along = 0 in axes or name in ("CutMix", "MixUp")
-    if not all(map(is_split, outputs)):  # what reads a shape alone combines nothing
-        work, other = (cost_of(node, batch) for batch in (2, 3))
-        along |= work != other or bool(work.saves_inputs)
+    along, found = 0 in axes or name in ("CutMix", "MixUp"), None
     its = ((o, keras_api.from_keras(type(o))) for o in keras_api.sublayers(one))
     if not along and (raw or any(isinstance(o, _CODE) or not k for o, k in its)):
         with contextlib.suppress(Exception):  # it may take other values
-            return _tried(node)
-    return _TOGETHER[0] * along
+            found = _tried(node)
+    whole = [t for t in outputs if not is_split(t)]
+    if any(raw or found is None or "float" not in t.dtype for t in whole):
+        work, other = (cost_of(node, batch) for batch in (2, 3))
+        along |= work != other or bool(work.saves_inputs)  # not of a shape alone
+    return found or _TOGETHER[0] * along
 
 
-def _tried(node: Any) -> str:
-    """What a call does to two unlike samples; nothing if it is random or very long."""
+def _tried(node: Any) -> str | None:
+    """What a call does to two unlike samples; None if it is random or very long."""
     one, tensors, args = node.operation, node.input_tensors, []
     work = max(100, math.prod(size_of(node.outputs[0], 1).shape[:-1]))
     work *= sum(math.prod(weight.shape) for weight in keras_api.variables_of(one))
     sizes, random = [size_of(t, 2) for t in tensors], np.random.default_rng(0)
     if work + sum(10 * math.prod(size.shape) for size in sizes) > _LONGEST:
-        return ""
+        return None
     for size in sizes:
         some = random.random(size.shape)
         args.append(tf.cast(some if size.dtype.is_floating else some > 0.5, size.dtype))
@@ -348,13 +349,13 @@ def _tried(node: Any) -> str:
         pair = (both, join(each)) if join else each
         if _alike(both, again) and not _alike(*pair):
             return _TOGETHER[join is np.mean]
-    return ""
+    return "" if all(map(_alike, *runs[:2])) else None
 
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether two arrays are equal to rounding."""
     part = 1e-3 if one.dtype.size > 2 else 0.03
-    one, other = (np.asarray(value, float) for value in (one, other))
+    one, other = (np.asarray(value, complex) for value in (one, other))
     most = part * np.abs(one).max(initial=0.0)
     return one.shape == other.shape and np.allclose(one, other, rtol=0.0, atol=most)
 
@@ -387,9 +388,9 @@ def _is_mean(loss: Any, output: Any) -> bool:
     return True
 
 
-def obstacles_of(source: Any) -> dict[str, str]:
+def obstacles_of(source: Any, nested: str = "keep") -> dict[str, str]:
     """Why it has no other "batch", or trains another way in micro-batches or towers."""
-    model = (blueprint := blueprint_of(source)).model
+    model = (blueprint := blueprint_of(source, nested)).model
     found = {"batch": "its size is fixed"} if fixed_batches(model) else {}
 
     def note(why: str, *names: str) -> None:
@@ -401,24 +402,24 @@ def obstacles_of(source: Any) -> dict[str, str]:
             note(f"the first axis of {tensor.name!r} is no batch of any size")
         if keras_api.mask_of(tensor) is not None:  # of an output
             note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
-    for site in blueprint.sites:
-        if any(map(is_sparse, site.node.input_tensors)):
+    read = {id(t) for site in blueprint.sites for t in site.node.input_tensors}
+    for site, node in ((one, one.node) for one in blueprint.sites):
+        if any(map(is_sparse, node.input_tensors)):
             note(f"{site.call!r} reads a sparse tensor")
-        if why := _fault(site.node):
+        if why := _fault(node):
             note(f"{site.call!r} {why}")
-        elif not all(map(is_split, site.node.outputs)):
+        elif any(id(t) in read and not is_split(t) for t in node.outputs):
             note(f"{site.call!r} makes one tensor for all samples", "towers")
-        for layer in keras_api.sublayers(site.node.operation):
+        for layer in keras_api.sublayers(node.operation):
+            own = [] if keras_api.from_keras(layer) else keras_api.states_of(layer)
             if layer in keras_api.norms_of(layer):
                 note(f"{layer.name!r} would see each by itself", "microbatches")
-                if layer is not site.node.operation:
+                if layer is not node.operation:
                     note(f"{layer.name!r} is inside of another layer", "towers")
             elif isinstance(layer, _SPECTRAL):
                 note(f"{layer.name!r} divides its kernel for each", "microbatches")
-            elif not keras_api.from_keras(layer) and any(
-                "seed" not in variable.name for variable in keras_api.states_of(layer)
-            ):
-                note(f"{layer.name!r} has a state that its calls may change")
+            elif any("seed" not in v.name for v in own) and cost_of(node, 2).assigns:
+                note(f"{layer.name!r} has a state that its calls change")
     for name in keras_api.own_steps(source) if isinstance(source, keras.Model) else ():
         note(f"the model has a {name} of its own", "microbatches")
     for name in _sums(source):

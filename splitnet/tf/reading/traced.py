@@ -54,8 +54,8 @@ class Work:
 
     `matrix_flops` are those of matrix products and convolutions. Gradient operations
     that something needs read the inputs `saves_inputs`, the outputs `saves_outputs`,
-    and `inner_bytes` besides. `views` says that the outputs share the memory of the
-    first input. The others are those of `graph.Call`.
+    and `inner_bytes` besides. `views`: the outputs share the first input's memory.
+    `assigns`: states may change, seeds aside. The others are those of `graph.Call`.
     """
 
     matrix_flops: float = 0.0
@@ -76,6 +76,7 @@ class Work:
     fused_kernels: int = 0
     cpu_only: bool = False
     fixed_outputs: tuple[int, ...] = ()
+    assigns: bool = True
 
     @property
     def forward_flops(self) -> float:
@@ -96,8 +97,9 @@ def trace(
         given, states = placed(sizes), placed(variables)
         start = len(graph.get_operations())
         mapping = list(zip(variables, states))
-        with keras.StatelessScope(mapping, initialize_variables=False):
+        with keras.StatelessScope(mapping, initialize_variables=False) as scope:
             results = tf.nest.flatten(call(*given), expand_composites=True)
+        assigned = [v.name for v, t in mapping if scope.get_current_value(v) is not t]
         stop = len(graph.get_operations())
         ends = [t for t in results if t.dtype.is_floating]
         incoming = placed(ends)
@@ -143,6 +145,7 @@ def trace(
         kernels=count["kernels"],
         fused_bytes=fused[0],
         fused_kernels=fused[1],
+        assigns=any("seed" not in name for name in assigned),
     )
 
 
@@ -309,17 +312,17 @@ def _ahead_bytes(loop: Any) -> int:
 
 
 def _peak(
-    ops: _Ops, elsewhere: _Tensors, given: _Tensors, returned: _Tensors, loops: bool
+    ops: _Ops, away: _Tensors, given: _Tensors, out: _Tensors, loops: bool
 ) -> int:
     """The most that operations hold at once, beyond what they are given.
 
-    Tensors that are `given` are there when they begin, those `returned` stay; others
-    count `elsewhere`. `loops` adds what iterations make ahead. An operation on
-    elements writes over an input that it reads last, unless others may run beside it.
+    Tensors that are `given` are there at first, those `out` stay, and those `away`
+    count elsewhere. `loops` adds what iterations make ahead. An operation on elements
+    writes over an input that it reads last, unless others may run beside it.
     """
     last = {id(_root(t)): i for i, op in enumerate(ops) for t in op.inputs}
-    last |= {id(_root(t)): len(ops) for t in returned}
-    counted = {id(_root(t)) for t in elsewhere}
+    last |= {id(_root(t)): len(ops) for t in out}
+    counted = {id(_root(t)) for t in away}
     ends = defaultdict[int, dict[int, int]](dict)  # sizes, by what ends them
     for tensor in given:
         ends[last.get(id(tensor), len(ops))][id(tensor)] = bytes_of(tensor)
