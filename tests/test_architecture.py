@@ -78,7 +78,6 @@ def test_imports_point_down_and_have_no_circle():
         for one, other in graph.edges
         if all(re.match(r"splitnet\.tf\.\w+\.", name) for name in (one, other))
     )
-
     assert upward_imports(graph) == []
     assert circles_in(graph) == []
     assert circles_in(packages) == []
@@ -92,7 +91,6 @@ def test_one_import_turned_round_is_found():
     assert graph.has_edge(*lazy)
     graph.add_edge("splitnet.core.plan", "splitnet.view.render")
     graph.add_edge("splitnet.tf.emit", "splitnet.view.render")
-
     assert len(upward_imports(graph)) == 2
     assert any("splitnet.view.render" in circle for circle in circles_in(graph))
 
@@ -104,7 +102,6 @@ def test_only_the_edge_names_a_framework():
         for target in imports_of(name)
         if target.split(".")[0] in FRAMEWORKS
     ]
-
     assert strays == []
 
 
@@ -113,7 +110,6 @@ def test_files_and_folders_are_small_and_say_what_they_are_for():
     files = [n for n, p in MODULES.items() if p.name != "__init__.py"]
     folders = Counter(name.rpartition(".")[0] for name in files)
     large += [folder for folder, count in folders.items() if count > 12]
-
     assert large == []
     assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
 
@@ -121,7 +117,6 @@ def test_files_and_folders_are_small_and_say_what_they_are_for():
 def test_every_hook_is_a_function():
     files = (PACKAGE / "core").rglob("*.py")
     used = {n for f in files for n in re.findall(r'hook\("(\w+)"\)', f.read_text())}
-
     assert used == set(HOOKS)
     assert [name for name in HOOKS if not callable(hook(name))] == []
 
@@ -141,7 +136,6 @@ def test_import_and_help_load_no_framework_and_change_nothing():
         "contextlib.suppress(SystemExit): main(['--help'])\n"
         "print([m for m in ('tensorflow', 'keras', 'networkx') if m in sys.modules])"
     )
-
     assert python("-c", code).stdout.split() == ["[]", "True", "[]"]
 
 
@@ -150,7 +144,6 @@ def test_public_names_are_exported_to_type_checkers():
     _, *lines = Path(splitnet.__file__).with_suffix(".pyi").read_text().splitlines()
     imports = [line for line in lines if line.startswith("from")]
     names = [re.fullmatch(r"from [\w.]+ import (\w+) as \1", x)[1] for x in imports]
-
     assert [*names, "__version__"] == splitnet.__all__
 
 
@@ -171,5 +164,4 @@ def test_the_project_names_no_machine():
         for path in ROOT.glob(pattern)
         if any(place in path.read_text(encoding="utf-8") for place in places)
     ]
-
     assert strays == []

@@ -42,7 +42,6 @@ def test_options_in_pages_exist():
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text("utf-8"))
         if option not in known
     ]
-
     assert strays == []
 
 
@@ -54,7 +53,6 @@ def test_every_command_is_documented_and_its_options_say_what_they_do():
         for parameter in command.params
         if parameter.opts[-1].startswith("-") and not parameter.help
     ]
-
     assert silent == []
     assert len(commands()) >= 13
     assert [name for name in commands() if name and f"`{name}" not in text] == []
@@ -71,7 +69,6 @@ def test_every_public_name_is_documented():
         or name != "__version__"
         and f"::: {splitnet._MODULE_OF[name]}.{name}\n" not in pages
     ]
-
     assert missing == []
 
 
@@ -83,14 +80,12 @@ def test_messages_of_troubleshooting_are_those_of_the_code():
     joined = re.sub(r'"\s*\n\s*f?"', "", text)  # strings of several lines
     said = re.findall(r"\*\*`([^`]*)`\*\*(?! \(of )", page)
     bits = [bit.strip() for one in said for bit in one.split("...")]
-
     assert len(said) > 20
     assert [bit for bit in bits if bit not in joined] == []
 
 
 def test_every_setting_is_documented():
     text = (DOCS / "settings.md").read_text(encoding="utf-8")
-
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(OPTIONS)
 
 
@@ -98,7 +93,6 @@ def test_compatibility_says_what_the_package_asks_for():
     page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     pythons = re.findall(r"Programming Language :: Python :: (3\.\d+)", text)
-
     assert '"tensorflow>=2.20,<2.22"' in text
     assert "| TensorFlow | 2.20, 2.21 |" in page
     assert '"keras>=3.12,<3.16"' in text
@@ -109,7 +103,6 @@ def test_compatibility_says_what_the_package_asks_for():
 def test_examples_in_docstrings_hold():
     """Where no framework is needed; what differs is printed with its file and line."""
     results = [doctest.testmod(importlib.import_module(name)) for name in BELOW]
-
     assert sum(result.failed for result in results) == 0
     assert sum(result.attempted for result in results) >= 15
 
@@ -140,7 +133,6 @@ def test_signatures_on_the_page_of_names_are_the_codes():
             and parameter.kind != parameter.VAR_KEYWORD
         ]
         faults += [f"{name} hides {word}" for word in left_out]
-
     assert len(shown) > 30
     assert faults == []
 
@@ -160,6 +152,5 @@ def test_lines_of_the_cheat_sheet_are_calls_of_the_code():
         if not any(p.kind is p.VAR_KEYWORD for p in verb.parameters.values()):
             given = [keyword.arg for keyword in node.keywords]
             unknown += [f"{name}({n}=)" for n in given if n not in verb.parameters]
-
     assert len(calls) >= 35
     assert unknown == []

@@ -313,12 +313,10 @@ def placed(groups: Sequence[Group], wanted: Iterable[str]) -> dict[str, str]:
     }
 
 
-def moved(
-    graph: Graph, device_of: Mapping[str, str], part: str, device: str
-) -> dict[str, str]:
-    """A placement with a part, and what near= binds to it, on another device."""
+def moved(graph: Graph, at: Mapping[str, str], part: str, to: str) -> dict[str, str]:
+    """The placement `at` with a part, and what near= binds to it, on another device."""
     [group] = (names for names in near_groups(graph.parts) if part in names)
-    return {**device_of, **dict.fromkeys(group, device)}
+    return {**at, **dict.fromkeys(group, to)}
 
 
 def reasons_of(found: Found) -> dict[str, str]:

@@ -70,12 +70,10 @@ class DeviceMemory:
         return [(*key, size) for key, size in sizes.most_common(most)]
 
 
-def memory_of(
-    step: StepGraph, device: Sequence[int], run: StepRun
-) -> list[DeviceMemory]:
-    """Each device's memory. O((units + edges) log units)."""
+def memory_of(step: StepGraph, on: Sequence[int], run: StepRun) -> list[DeviceMemory]:
+    """Each device's memory, with unit u on `on[u]`. O((units + edges) log units)."""
     found = []
-    for intervals in _Held(step, device, run).intervals:
+    for intervals in _Held(step, on, run).intervals:
         kinds, _, starts, stops, sizes = zip(*(intervals or [(0, 0, 0.0, 0.0, 0)]))
         times, at = np.unique([*starts, *stops], return_inverse=True)
         held = np.zeros((len(times), 6), np.int64)

@@ -81,9 +81,11 @@ def emit(
     plan = planned_here(plan)
     plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))
     if xla and plan.execution.recompute:
-        why = "XLA decides by itself what it computes again"
-        fault = f"xla=True and recompute= exclude each other: {why}"
-        raise DeclarationError(f"{fault}. Leave one of them out.")
+        why = "XLA decides by itself what it computes again. Leave one of them out."
+        raise DeclarationError(f"xla=True and recompute= exclude each other: {why}")
+    if tf.distribute.has_strategy():
+        why = "a tf.distribute strategy puts weights on devices of its own"
+        raise DeclarationError(f"{why}. Emit and train the model outside of its scope.")
     blueprint = splitting.split_as_planned(planned_blueprint(source, plan), plan.graph)
     blueprint = replace(blueprint, sites=planned_sites(blueprint, plan))
     homes, default = homes_of(plan, blueprint.sites), _default_device()

@@ -101,7 +101,6 @@ def test_a_file_with_impossible_contents_is_refused(tmp_path, load, text, messag
     kind = DeviceError if load == as_box else PlanFileError
     with pytest.raises(kind, match=message) as caught:
         load(path)
-
     assert str(path) in str(caught.value)
     assert "\x1b" not in str(caught.value)
 
@@ -211,7 +210,6 @@ def test_all_faults_come_at_once_with_their_lines():
         net.output("a")
 
     text = faults(declare)
-
     assert text.startswith("net 'broken' has ")
     for words in ("on='gpx:1'", "the name 'a' is taken", "merge 'alone' joins 1 input"):
         assert words in text
@@ -246,7 +244,6 @@ def test_conflicting_constraints_are_told(constraints, said):
         named = {word: refs.get(value, value) for word, value in given.items()}
         refs[letter] = net.branch(letter, feed, BODY, **named)
         net.output(refs[letter])
-
     assert re.search(said, "\n".join(net.faults()))
 
 
@@ -257,7 +254,6 @@ def test_net_holds_what_was_declared():
     b = net.branch("b", x, BODY, on=["/device:GPU:0", "gpu"], apart=a)
     net.output(net.merge("both", [a, b], BODY), "answer")
     net.check()
-
     assert [(b.name, b.kind, b.on) for b in net.branches] == [
         ("x", "input", ("cpu",)),
         ("a", "branch", ("gpu:1",)),
@@ -281,7 +277,6 @@ def test_net_never_touches_a_body():
 
     net = sn.Net("careful")
     net.output(ref := net.branch("a", net.input("x", (4,)), Hostile()))
-
     assert net.faults() == []
     assert repr(net) == "<Net 'careful': 2 branches, 1 outputs>"
     assert ref
@@ -306,7 +301,6 @@ def test_load_reads_devices_and_links(tmp_path):
     path = tmp_path / "box.toml"
     path.write_text(MACHINE, "utf-8-sig")  # as editors on Windows do
     box = Cluster.load(path)
-
     assert [device.name for device in box] == ["gpu:0", "gpu:1", "worker:0/cpu:0"]
     assert [device.memory_bytes for device in box] == [80 * 10**9, 16 * 2**30, 1500]
     assert box["gpu:1"].flops_per_second == 19.5e12
@@ -340,7 +334,6 @@ def test_a_cluster_without_a_device_or_a_host_keeps_the_rest():
     cluster = Cluster(tuple(map(Device.of, names)), links, hosts)
 
     left = cluster.without("worker:1")
-
     assert [device.name for device in left] == ["cpu:0", "worker:0/cpu:0"]
     assert (left.links, left.hosts) == (links[1:], hosts)
     assert len(cluster.without("/job:worker/task:1/device:GPU:0", "cpu:0")) == 2

@@ -28,7 +28,6 @@ SMALL = sn.Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="10 MiB")
 def test_verdict_compares_with_the_best_device(graph, cluster, speed_up, said):
     """Two equal towers are nearly twice as fast; small branches lose."""
     verdict = plan_graph(graph, cluster).verdict
-
     assert re.search(said, str(verdict))
     assert verdict.speed_up == pytest.approx(speed_up, abs=0.03)
     assert verdict.worth_distributing == (speed_up != 0.70)
@@ -40,7 +39,6 @@ def test_verdict_looks_at_every_device_that_differs():
     box = replace(BOX, links=(*slow, *BOX.links))
     verdict = plan_graph(two_towers(), box).verdict
     alone = score(two_towers(), box, {"*": "gpu:1"})
-
     assert verdict.single_device == "gpu:1"
     assert verdict.single_device_value == pytest.approx(alone.value)
     costs = Costs((CallSeconds("Dense (8192)", "gpu", 1.0, rows=32, flops=1e10),))
@@ -68,7 +66,6 @@ def test_following_all_advice_saves_what_it_says():
         pins[name] = device
         value *= 1 - int(share) / 100
     advice, *_ = plan_graph(shared(flops=1e8), BOX).verdict.advice
-
     assert before.verdict.advice
     assert plan_graph(shared(flops=1e8), BOX, pins=pins).value <= value * 1.02
     assert advice == "the CPU merge 'join' costs 25 %: on='gpu:1' would save it"
@@ -79,7 +76,6 @@ def test_explain_gives_the_reason_and_the_other_devices():
     explanation = plan.explain("tell")
     reasons = {p.part: p.reason for p in plan.placements}
     there = score(two_towers(), BOX, dict(plan.device_of) | {"tell": "gpu:0"})
-
     assert [reasons[n] for n in ("see", "join", "head")] == ["pin", "merge", "near"]
     assert explanation.reason == "it is pinned there: on='gpu:1'"
     assert [a.device for a in explanation.alternatives] == ["gpu:0", "cpu:0"]
@@ -96,7 +92,6 @@ def test_explain_quotes_fallbacks_ties_and_memory_and_takes_a_layers_name():
     named = plan_graph(replace(chain(2), calls=calls), BOX)
     box = sn.Cluster.of("2*gpu", "cpu", memory="150 MiB")
     cut = plan_graph(chain(8, out=16 * MIB), box)
-
     assert plan.explain("tell").reason == "gpu:5 is not available; another gpu is used"
     listed = plan_graph(two_towers(), BOX, pins={"tell": ["gpu:1", "gpu:0"]})
     assert listed.explain("tell").reason.endswith("there: on=['gpu:1', 'gpu:0']")
@@ -143,7 +138,6 @@ def test_compare_tells_what_moved(objective, row):
     plan = plan_graph(wide(2), BOX, **options, pins={"b0": "gpu:0", "b1": "gpu:1"})
     other = plan_graph(wide(2), BOX, **options, pins={"b[01]": "gpu:0"})
     comparison = plan.compare(other)
-
     assert comparison.moved == (("b1", "gpu:1", "gpu:0"),)
     for said in ("1 part moved.", "b1: gpu:1 -> gpu:0", "% longer", "% more", row):
         assert said in str(comparison)
@@ -157,7 +151,6 @@ def test_compare_of_other_parts_tells_runs_of_calls():
     grouped = score(chain(8), BOX, where, regroup=True).graph
     before = plan_graph(chain(8), BOX, pins={"*": "gpu:0"})
     after = plan_graph(grouped, BOX, pins=lambda part: "gpu:1")
-
     assert before.compare(after).moved == (("c0 .. c7", "gpu:0", "gpu:1"),)
 
 
@@ -165,7 +158,6 @@ def test_sensitivity_counts_draws_that_change_the_decision():
     """Heavy towers stay apart whatever ten percent do; close decisions name a part."""
     clear = sn.sensitivity(plan_graph(wide(2), BOX), draws=5)
     close = sn.sensitivity(plan_graph(random_dag(7, 8), BOX), 0.5, draws=2)
-
     assert (clear.changed, clear.regret, clear.moved) == (0.0, 0.0, {})
     assert 0 <= close.regret < 1
     assert (close.changed > 0) == bool(close.moved)
@@ -180,7 +172,6 @@ def test_sensitivity_keeps_the_feasible_set():
         plan_graph(random_dag(6, 8), BOX, objective="throughput", contiguity=one)
         for one in ("free", "pipeline")
     )
-
     assert free.value < 0.99 * piped.value
     assert sn.sensitivity(piped, 0.0, draws=1).changed == 0.0
 
@@ -188,7 +179,6 @@ def test_sensitivity_keeps_the_feasible_set():
 def test_largest_batch_fits_and_the_next_does_not():
     box = sn.Cluster.of("gpu", memory="1 GiB")
     most = sn.largest_batch(chain(3), box)
-
     assert most > 32
     assert sn.largest_batch(chain(3), box, device_of={"*": "gpu:0"}) == most
     # No batch helps a model whose weights are too large.

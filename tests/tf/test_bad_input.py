@@ -270,5 +270,10 @@ def test_a_failed_emission_leaves_the_model_as_it_was(cluster):
     before = fingerprint(source)
     with pytest.raises(sn.DeclarationError, match="in the plan only: 'h'"):
         sn.emit(source, plan)
+    with (
+        tf.distribute.OneDeviceStrategy("CPU:0").scope(),
+        pytest.raises(sn.DeclarationError, match="outside of its scope"),
+    ):
+        sn.emit(other, plan)
 
     assert fingerprint(source) == before

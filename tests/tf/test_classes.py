@@ -1,5 +1,6 @@
 """Models of a user's class, functional inside: steps, attributes, own arguments."""
 
+from pathlib import Path
 from types import MethodType
 
 import keras
@@ -12,6 +13,16 @@ import splitnet as sn
 from tests.tf.check import assert_near, emitted, stack
 
 
+class Words(layers.Layer):
+    """Saves its words beside its configuration, and needs no build."""
+
+    def save_assets(self, folder):
+        Path(folder, "words").write_text(" ".join(self.words))
+
+    def load_assets(self, folder):
+        self.words = Path(folder, "words").read_text().split()
+
+
 class Tracker(keras.Model):
     """A step and a metric of its own, as Keras' guides write them."""
 
@@ -19,6 +30,9 @@ class Tracker(keras.Model):
         super().__init__(*args, **more)
         self.tracker = keras.metrics.Mean(name="mine")
         self.factor = 3.0
+
+    def __call__(self, x, **more):
+        return super().__call__(2.0 * x, **more)
 
     @property
     def metrics(self):
@@ -45,6 +59,8 @@ class Extra(keras.Model):
         self.second = keras.optimizers.SGD(0.1, momentum=0.9)
         self.steps = keras.Variable(0.0, trainable=False, name="steps")
         self.blocks = (self.get_layer("a"), self.get_layer("b"))
+        self.words, self.none = Words(), Words()
+        self.words.words = ["a", "b"]
         self.loose = layers.Dense(3)
         self.loose.build((None, 6))
         self.middle = {"a": self.get_layer("a").output}
@@ -142,6 +158,8 @@ def test_what_hangs_on_a_model_is_its_own(cluster):
     assert placed.blocks[0] is placed.get_layer("a")
     assert placed.middle["a"] is placed.get_layer("a").output
     assert placed.augment is not model.augment
+    assert placed.words.words == ["a", "b"]
+    assert placed.words is not model.words
     placed.compile(placed.optimizer, "mse", weight=1.0)
     sn.audit(placed, None, (x, y)).check()
     with pytest.raises(sn.AuditError, match="the watched step .* failed: Op"):

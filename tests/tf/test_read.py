@@ -87,7 +87,7 @@ def test_read_prices_open_sizes_and_says_so(caplog):
     assert shapes == [call.output_shapes for call in known.calls]
     kept = [[c.activation_bytes for c in one.calls] for one in (graph, known)]
     assert kept[0] == kept[1]
-    assert "'photo' (None, None, None, 3) as (None, 224, 224, 3)" in caplog.text
+    assert "'photo' (None, None, None, 3) as (None, 224, 224, 3). For" in caplog.text
     sites = planned_sites(blueprint_of(build(None)), plan)
     assert sites[1].node.outputs[0].shape == (None, None, None, 4)
 

@@ -291,9 +291,7 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
             yield SeenCopy(name, kind, source, target, size)
 
 
-def _kind(
-    step: ExecutedStep, name: str, maker: Node | None, readers: list[Node]
-) -> str:
+def _kind(step: ExecutedStep, name: str, maker: Node | None, users: list[Node]) -> str:
     """The kind of a copy, in the words of `SeenCopy`."""
     makers, names = [] if maker is None else [maker], step.names
     made_by = "".join(one.op for one in makers)
@@ -303,7 +301,7 @@ def _kind(
         return any(map(found, back))
 
     def leads_to(found: Callable[[Node], bool], through: Sequence[str]) -> bool:
-        ahead = walk(readers, lambda one: one.readers if one.op in through else [])
+        ahead = walk(users, lambda one: one.readers if one.op in through else [])
         return any(map(found, ahead))
 
     def sums(node: Node) -> bool:  # backward calls, or what they give
@@ -315,7 +313,7 @@ def _kind(
         return node.op == "AssignVariableOp" and not own
 
     if _ARGUMENT.match(name) or made_by in _GIVEN and not name.startswith("unknown"):
-        marked = not readers or leads_to(lambda one: one.in_part, _PASSING)
+        marked = not users or leads_to(lambda one: one.in_part, _PASSING)
         return "input" if marked else "target"
     if re.match(r"(gradient_tape/)?compile_loss(_\d+)?/", name):
         return "target"
@@ -326,7 +324,7 @@ def _kind(
         return "weights gradient" if comes_from(sums, _CLIPPING) else "update"
     if comes_from(lambda one: "ReadVariableOp" in (one.op, one.name[-14:]), _PASSING):
         return "weights"
-    in_parts = bool(key_in(name)) and any(reader.in_part for reader in readers)
+    in_parts = bool(key_in(name)) and any(user.in_part for user in users)
     if not in_parts and leads_to(assigns, _UPDATING):
         return "state"
     if "gradient_tape/" in name or comes_from(sums, _SUMMING):

@@ -6,7 +6,6 @@ elsewhere, or update variables where they live.
 
 import contextlib
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter, methodcaller
 from typing import Any
@@ -231,7 +230,7 @@ def without_values() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without(scope: str, instead: Any = None) -> Iterator[None]:
-    """Leave a scope of Keras in this block: "stateless_scope", or "autocast_scope"."""
+    """Leave a scope of Keras in this block: "stateless_scope", "object_name_uids"."""
     outer = global_state.get_global_attribute(scope)
     global_state.set_global_attribute(scope, instead)
     try:
@@ -285,11 +284,6 @@ def without_memory(make: Callable[[], Any]) -> Any:
             raise
     with random_states_kept(), tf.device("/device:CPU:0"):  # it starts TensorFlow
         return make()
-
-
-def counting_names_anew() -> contextlib.AbstractContextManager[None]:
-    """Restart Keras' counters of automatic names, `dense_3`; restore them at exit."""
-    return without("object_name_uids", defaultdict(int))
 
 
 @contextlib.contextmanager

@@ -75,9 +75,8 @@ def profile_step(
     found = (_timeline(spaces, plan, names, calls) for spaces in profiles)
     best = min(found, key=lambda timeline: timeline.seconds)
     if not best.tasks:
-        fault = f"TensorFlow's profiler saw no op of model {plan.graph.name!r}"
-        why = "With run_eagerly=True ops carry no names: compile without it"
-        raise AuditError(f"{fault}. {why}.")
+        why = "With run_eagerly=True ops carry no names: compile without it."
+        raise AuditError(f"the profiler saw no op of model {plan.graph.name!r}. {why}")
     return best
 
 

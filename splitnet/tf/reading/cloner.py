@@ -104,6 +104,9 @@ class Cloner:
                 with keras_api.without_values() if bare else contextlib.nullcontext():
                     made = copy(*args, **kwargs)
                     keras_api.with_activations(copy)
+                    for its, mine in zip(sublayers(source), sublayers(copy)):
+                        if getattr(its, "lora_enabled", 0) and not mine.lora_enabled:
+                            mine.enable_lora(its.lora_rank, lora_alpha=its.lora_alpha)
                 if source.built:
                     rebuild.check_alike(source, copy)
             except rebuild.NotRebuiltError as error:
@@ -170,9 +173,10 @@ class Cloner:
     def finish(self) -> None:
         """Give copies names, and what layers keep besides variables: vocabularies."""
         for original, copy in self.rename():
-            if self._source(original).built:
-                with self._on(original):  # tables of vocabularies are made there
-                    rebuild.carry_assets(self._source(original), copy)
+            source = self._source(original)
+            quiet = () if source.built else (Exception,)  # it may have nothing to save
+            with self._on(original), contextlib.suppress(*quiet):
+                rebuild.carry_assets(source, copy)  # whose tables are made there
 
     def copied_though_held(self) -> dict[int, tuple[Any, str]]:
         """Layers that are used, and copied ones inside of those, if any, with why."""

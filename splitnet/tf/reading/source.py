@@ -9,6 +9,7 @@ import contextlib
 import functools
 import inspect
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
@@ -51,7 +52,8 @@ def resolved(source: Any, *, anew: bool = True) -> Any:
     """
     if not callable(source) or isinstance(source, keras.Operation | type):
         return keras_api.with_activations(source)
-    with keras_api.counting_names_anew() if anew else contextlib.nullcontext():
+    counting_anew = keras_api.without("object_name_uids", defaultdict(int))
+    with counting_anew if anew else contextlib.nullcontext():
         return keras_api.without_memory(lambda: keras_api.with_activations(source()))
 
 
@@ -63,9 +65,9 @@ def _functional_of(model: Any) -> Any:
             f"that builds one. Received: {model!r} ({type(model).__name__})."
         )
     kind, own = type(model), {} if "_splitnet" in vars(model) else vars(model)
-    base, codes = keras_api.Functional, ("call", "__call__")
+    base, codes = keras_api.Functional, ("call",)
     if isinstance(model, keras.Sequential):
-        base, codes = keras.Sequential, (*codes, *STEPS)  # it becomes functional
+        base, codes = keras.Sequential, ("call", "__call__", *STEPS)  # is not kept
         if not model.built or not model.inputs:
             raise DeclarationError(
                 f"the Sequential model {model.name!r} is not built, so its shapes are "
@@ -112,7 +114,8 @@ def sized(blueprint: Blueprint, batch: int) -> Blueprint:
     if open_sizes:
         warn_once(
             f"model {blueprint.name!r} leaves sizes open, so costs and memory are of "
-            f"inputs of an assumed size: {'; '.join(open_sizes)}."
+            f"inputs of an assumed size: {'; '.join(open_sizes)}. For another, plan "
+            "keras.Model(x, model(x)), with inputs x of that size."
         )
     return found
 

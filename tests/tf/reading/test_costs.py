@@ -58,7 +58,6 @@ def cells():
 def test_traces_count_by_the_formulas_of_the_literature(make, shape, flops, steps):
     """Loops count by their length, and each of their steps waits for the one before."""
     work = cost_of(call_of(lambda x: make()(x), shape), shape[0])
-
     assert work.matrix_flops == flops
     assert work.sequential_steps == steps
 
@@ -110,7 +109,6 @@ def test_a_layer_with_a_call_of_its_own_is_traced(caplog):
         pair = cost_of(call_of(lambda a, b, c: Pair()([a, b], scale=c), *squares), 4)
         normalized = cost_of(call_of(adapted, ROW), 4)
         cost_of(call_of(words, (4, 1), dtype="string"), 4)
-
     assert caplog.text == ""
     assert twice.matrix_flops == 2 * (2 * 4 * 10 * 8)
     assert pair.matrix_flops == 2 * 4 * 6 * 6 * 6
@@ -133,7 +131,6 @@ def test_what_has_no_gradient_or_no_trace(caplog):
     """The first is counted and keeps nothing; the other is guessed from its weights."""
     given = [tf.TensorSpec((4, 4))], [], [True], True
     found = trace(lambda x: tf.raw_ops.Lu(input=x @ x)[0], *given)
-
     assert found.matrix_flops == 2 * 4 * 4 * 4
     assert (found.saves_inputs, found.inner_bytes) == ((), 0)
     with caplog.at_level(logging.WARNING, logger="splitnet"):
@@ -150,7 +147,6 @@ def test_costs_are_proportional_to_the_batch():
     entry = keras.Input((None, None, 3))
     inner = keras.Model(entry, layers.Conv2D(4, 3, padding="same")(entry))
     called = cost_of(producer(inner(keras.Input((16, 16, 3)))), 1)
-
     assert many.forward_flops == 32 * one.forward_flops == 32 * (2 * 10 * 8 + 8)
     assert many.backward_flops == pytest.approx(2 * many.forward_flops, rel=0.06)
     assert steps.matrix_flops == 2 * 2 * 128 * 8 * 4
@@ -161,7 +157,6 @@ def test_inputs_without_trained_weights_behind_them_cost_no_gradient():
     """The first trained layer makes only that of its weights, the next 4 x 6 floats."""
     row = (layers.Dense(6, use_bias=False, trainable=t) for t in (False, True, True))
     calls = sn.read(stack(*row), 4).calls[1:]
-
     assert [c.backward_flops / c.forward_flops for c in calls] == [0, 1, 2]
     assert [c.workspace_bytes for c in calls] == [0, 0, 96]
     x = keras.Input((6,))
@@ -196,7 +191,6 @@ def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(monkeypatch):
     quick = [cost_of(node, batch) for batch in (9, 3) for node in nodes]
     few = len(traced)
     monkeypatch.setattr(call_cost, "_key", lambda *_: None)
-
     assert quick == [cost_of(node, batch) for batch in (9, 3) for node in nodes]
     assert few < 20 < 40 < len(traced) - few
 
@@ -206,7 +200,6 @@ def test_strings_stay_on_the_cpu():
     words = keras.Input((3,), dtype="string")
     numbers = layers.StringLookup(vocabulary=["a", "b"])(words)
     joined = layers.Concatenate()([words, words])
-
     assert [cost_of(producer(t), 2).cpu_only for t in (numbers, joined)] == [True, True]
     assert not cost_of(producer(layers.Flatten()(numbers)), 2).cpu_only
 
@@ -234,7 +227,6 @@ def test_a_model_costs_the_sum_of_its_calls(body, shape):
     kept = [node.input_tensors[i] for i in whole.saves_inputs]
     kept += [node.outputs[i] for i in whole.saves_outputs]
     held = whole.inner_bytes + bytes_of(*(size_of(tensor, 4) for tensor in kept))
-
     assert sum(c.activation_bytes for c in calls) == pytest.approx(held, rel=0.03)
     works = [cost_of(node, 4) for node in nodes_of(model)]
     for what in ("forward_flops", "backward_flops", "moved_bytes"):
@@ -251,7 +243,6 @@ def test_xla_fuses_operations_on_elements_with_what_reads_them():
     rows = layers.Embedding(9000, 16, name="rows")(y)
     call = sn.read(keras.Model([x, y], [norm, rows]), 32).call
     looped = sn.read(keras.Model(x, layers.LSTM(4)(norm)), 32)
-
     assert call["norm"].fused_kernels == 3
     assert call["norm"].fused_bytes == pytest.approx(4 * 32 * 64 * 16 * 4, rel=0.01)
     assert call["rows"].fused_bytes < 3 * call["rows"].output_bytes

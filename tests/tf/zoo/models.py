@@ -161,6 +161,7 @@ def layers_with_several_inputs():
     one = pair(first["sum"], first["apart"])
     two = pair(first["apart"], first["sum"], scale=3.0)
     made = layers.Subtract()([one["sum"], two["apart"]])
+    pair.left.enable_lora(2)
     return keras.Model({"a": a, "b": b}, {"made": made, "first": first["sum"]})
 
 
