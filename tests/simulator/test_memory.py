@@ -35,7 +35,6 @@ def test_outputs_stay_until_their_last_reader_forward_or_backward():
     found = outcome(CHAIN, box(1), "000")
     tensors = tuple(replace(t, kept=False) for t in CHAIN.tensors)
     freed = outcome(replace(CHAIN, tensors=tensors), box(1), "000")
-
     assert at(found, "gpu:0", 2.5) == 3000 + 111
     assert at(found, "gpu:0", 8) == 3000 + 100
     assert at(found, "gpu:0", 9) == 3000 + 1000 + 100
@@ -67,7 +66,6 @@ def test_a_received_tensor_is_a_buffer_until_its_last_reader():
     """B on gpu:1 saves a's 100 bytes until b' ends; a' does not read its output."""
     found = outcome(CHAIN, box(), "010")
     free = outcome(CHAIN, box(), "010", training=False)
-
     assert spans(found)["a>b"] == (1, 101)
     assert at(found, "gpu:1", 50) == 1000 + 100
     assert at(found, "gpu:1", 105) == 1000 + 100 + 10
@@ -119,7 +117,6 @@ PART = chain("p")
 )
 def test_memory_inside_a_part(one, how, expected):
     [unit] = step_graph(one, box(1), Seconds(), **how).units
-
     assert {name: getattr(unit.memory, name) for name in expected} == expected
 
 
@@ -129,7 +126,6 @@ def test_recomputing_saves_the_inputs_of_parts_only():
     steps = [step_graph(one, box(1), Seconds(), recompute=some) for some in ("", "p")]
     plain, again = (step.units[1].memory for step in steps)
     forward, backward = steps[0].task_seconds[0][1:3]
-
     assert (plain.saved, again.saved) == (110, 0)
     assert again.backward == plain.backward + 110
     assert steps[1].task_seconds[0][2] == backward + forward
@@ -144,7 +140,6 @@ def test_xla_compiles_neither_towers_nor_what_runs_forward_again(kind, again, mo
     fused = dense("a", "p", moved_bytes=5e9, fused_kernels=1, fused_bytes=1e9)
     one = replace(graph([fused], ""), parts=(Part("p", kind),))
     row = step_graph(one, box(1), recompute=again).task_seconds[0]
-
     assert row[0] == pytest.approx(moved * 1e9 / (0.8 * 500e9), rel=0.01)
 
 
@@ -177,7 +172,6 @@ def test_an_embeddings_gradient_is_the_rows_read(lookups, read, optimizer, count
     one = graph(calls, "x-a a-b"[: 3 + 4 * read], weight_bytes=1000)
     found = outcome(one, box(1), "00", Execution(count), optimizer=optimizer)
     *_, (_, updating), _ = found.timeline.memory["gpu:0"]
-
     assert updating == 1000 + made
 
 
@@ -188,6 +182,5 @@ def test_each_weight_is_updated_when_its_gradients_are_there():
         calls.append(dense(f"{tower}v", weights=("v",)))
         calls.append(dense(f"{tower}w", weights=("w",), seconds=500.0))
     found = outcome(graph(calls, "", weight_bytes=100), box(), "00011")
-
     assert found.memory["gpu:0"].gradients == 200
     assert at(found, "gpu:0", 1504) == 200 + 100

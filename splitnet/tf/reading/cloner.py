@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import DeclarationError, listed, warn
+from splitnet.core.errors import listed, warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import from_keras, sublayers, variables_of
 from splitnet.tf.reading import rebuild
@@ -267,16 +267,14 @@ class Cloner:
         joined(vars(original), vars(copy))
 
     def _use(self, layer: Any, why: str = "") -> None:
-        """Use a layer as it is; one that a function made has no values to use."""
-        source, kind = self._source(layer), type(layer)
-        if not self._has_values(layer):
-            raise DeclarationError(
-                f"layer {layer.name!r} ({kind.__qualname__}) cannot be copied from its "
-                f"configuration: {why}. Give the class a get_config() that returns "
-                "every argument of __init__, or make the layer outside the function."
-            )
-        if why:
+        """Use a layer as it is; one that a function made is this model's, and new."""
+        source = self._source(layer)
+        if why and self._has_values(layer):
             self.reused[source.name] = why
+        with self._on(layer):
+            for variable in variables_of(source):
+                if not keras_api.has_value(variable):
+                    keras_api.copy_value(variable, variable)  # now it gets memory
         self._copies[id(layer)] = layer, source
         self._used.append(id(layer))
         for one in source.layers if isinstance(source, MODELS) else ():
