@@ -44,7 +44,6 @@ def test_plan_in_one_piece_each_returns_to_no_device(contiguity):
         [device for device, _ in groupby(one.device_of[p.name] for p in graph.parts)]
         for one in (free, plan)
     ]
-
     assert len(runs[0]) > len(set(runs[0]))
     assert len(runs[1]) == len(set(runs[1])) > 1
 
@@ -58,7 +57,6 @@ def test_plan_keeps_constraints_and_is_valued_like_its_placement(objective):
     plan = plan_graph(graph, BOX, objective=objective)
     again = score(graph, BOX, plan.device_of, objective=objective)
     at = plan.device_of
-
     assert (at["b2"], at["join"]) == (at["b0"], "cpu:0")
     assert len({at["b0"], at["b1"], at["b3"]}) == 3
     assert plan.value == pytest.approx(again.value)
@@ -73,7 +71,6 @@ def test_plan_reports_progress():
     seen = list[float]()
     how = {"cut_penalty": 0.0, "on_progress": lambda _, value: seen.append(value)}
     plan = plan_graph(random_dag(3, 14), BOX, **how)
-
     assert seen == sorted(seen, reverse=True)
     assert seen[-1] == plan.value
 
@@ -86,7 +83,6 @@ def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(regroup, h
     alone = score(chain(16), box, {"*": "gpu:0"})
     plan = plan_graph(chain(16), box, regroup=regroup, **how)
     used = {device for part, device in plan.device_of.items() if part != "x"}
-
     assert len(used) == 1 or plan.value < 0.98 * alone.value
 
 
@@ -94,7 +90,6 @@ def test_plan_without_a_choice_is_complete():
     """On a machine of one device; a part that holds no call is placed, too."""
     parts = (*chain(1).parts, Part("empty"))
     plan = plan_graph(replace(chain(1), parts=parts), sn.Cluster.of("cpu"))
-
     assert plan["c0"].reason == "only choice"
     assert dict(plan.device_of) == dict.fromkeys(("x", "c0", "empty"), "cpu:0")
     for objective in OBJECTIVES:  # and of no call at all
@@ -109,7 +104,6 @@ def test_plan_for_hundreds_of_devices_is_searched_in_time():
 
 def test_score_judges_a_persons_plan():
     plan = score(wide(2), BOX, dict.fromkeys(["b0", "b1", "join"], "gpu"))
-
     assert plan.device_of["b1"] == "gpu:0"
     assert {p.reason for p in plan.placements} == {"given"}
     assert plan.gap > 0

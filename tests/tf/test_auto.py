@@ -32,7 +32,7 @@ def model(rows=30, width=WIDTH):
 
 
 def net():
-    """Branches side by side that the planner may put anywhere, and their merge."""
+    """Branches side by side for any device, and one tensor for all samples."""
     net = sn.Net("net")
     x, ids = net.input("x", (WIDTH,)), net.input("words", (5,), dtype="int32")
     body = [layers.Embedding(30, 4), layers.GlobalAveragePooling1D()]
@@ -41,7 +41,9 @@ def net():
         wide = layers.Dense(units, activation="relu")
         branches.append(net.branch(f"b{i}", x, [wide, layers.Dense(3)]))
     both = net.merge("both", branches, layers.Concatenate())
-    net.output(net.branch("head", both, layers.Dense(2)))
+    one, dense = net.branch("one", x, PLACES), layers.Dense(WIDTH)
+    last = net.branch("last", [both, one], lambda read: dense(read[0]) + read[1])
+    net.output(net.branch("head", last, layers.Dense(2)))
     return net
 
 
@@ -270,7 +272,7 @@ def still():
         (still, {"microbatches"}, "divides its kernel"),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
         (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), {*ANY, "batch"}, "fixed"),
-        (lambda: stack(lambda x: x + PLACES(x)), {"towers"}, "one tensor for all"),
+        (lambda: stack(lambda x: x + PLACES(x)), set(), ""),
         *((lambda one=one: stack(one), ANY, name) for name, one in COMBINED.items()),
     ],
 )

@@ -261,10 +261,15 @@ def _copied(
     `index` has the parts that are copied, and which device of each row is theirs; the
     weights are at `home`, or in the first tower. No tower sends the rows of a table's
     gradient to a worker: TensorFlow puts them together on the machine's first device.
+    What is one tensor for all samples is for towers alone.
     """
     graph, default = one.graph, one.cluster.home.name
     calls = (call for name in index for call in graph.calls_of[name])
-    if home != default and any(call.lookups for call in calls):
+    part = {call.name: call.part for call in graph.calls}
+    away = [t for t in graph.tensors if part[t.target] not in index]
+    given = (t for t in away if part[t.source] in index)
+    fixed = any(t.index in graph.call[t.source].fixed_outputs for t in given)
+    if fixed or (home != default and any(call.lookups for call in calls)):
         return
     # Also of a frozen one, which may be thawed.
     norms = (c.kind == "BatchNormalization" or sees_batch(c) for c in graph.calls)
@@ -277,11 +282,8 @@ def _copied(
     sizes = {*replication.batch_shares(graph.batch, len(devices)), 1} - {0}
     made = replication.expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}
-    reader = {  # the device of the first other part that reads what towers give
-        graph.call[tensor.source].part: at[target]
-        for tensor in reversed(graph.tensors)
-        if (target := graph.call[tensor.target].part) not in index
-    }
+    # The device of the first other part that reads what towers give.
+    reader = {part[t.source]: at[part[t.target]] for t in reversed(away)}
     for name, i in index.items():
         device_of[name] = reader.get(name, default)
         if replication.weights_part(name) in device_of:

@@ -402,14 +402,11 @@ def obstacles_of(source: Any, nested: str = "keep") -> dict[str, str]:
             note(f"the first axis of {tensor.name!r} is no batch of any size")
         if keras_api.mask_of(tensor) is not None:  # of an output
             note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
-    read = {id(t) for site in blueprint.sites for t in site.node.input_tensors}
     for site, node in ((one, one.node) for one in blueprint.sites):
         if any(map(is_sparse, node.input_tensors)):
             note(f"{site.call!r} reads a sparse tensor")
         if why := _fault(node):
             note(f"{site.call!r} {why}")
-        elif any(id(t) in read and not is_split(t) for t in node.outputs):
-            note(f"{site.call!r} makes one tensor for all samples", "towers")
         for layer in keras_api.sublayers(node.operation):
             own = [] if keras_api.from_keras(layer) else keras_api.states_of(layer)
             if layer in keras_api.norms_of(layer):

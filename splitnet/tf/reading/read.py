@@ -131,7 +131,9 @@ def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
         for tensor in site.node.input_tensors
         if makers[id(tensor)] != site.part
     }
-    leaving = {id(t) for t in blueprint.flow.outputs} | {one for one, _ in crossing}
+    counts = {part: towers.count for part, towers in blueprint.towers.items()}
+    leaving = {id(tensor) for tensor in blueprint.flow.outputs}
+    leaving |= {t for t, by in crossing if counts.get(by) != counts.get(makers[t])}
     for site in [one for one in blueprint.sites if one.part in blueprint.towers]:
         who = f"{wheres[site.part]}: towers {site.part!r}: call {site.call!r}"
         who = who.removeprefix(": ")
