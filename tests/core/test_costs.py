@@ -20,7 +20,6 @@ def layer(kind, flops, moved=1.0, **more):
 def test_roofline_charges_every_step_of_a_recurrence():
     """500 dependent steps take milliseconds on a GPU, however small they are."""
     small = layer("LSTM", 500 * 98304.0, 500 * 3072.0, sequential_steps=500)
-
     assert seconds(small, A100) == pytest.approx(500 * 4 * A100.call_seconds, rel=0.01)
 
 
@@ -29,7 +28,6 @@ def test_roofline_doubles_tensor_cores_in_half_precision():
     cpu, v100 = Device.of("cpu:0"), Device.of("gpu:0", preset="V100")
     full = call("d", flops=1e15)
     half = replace(full, output_dtypes=("float16",))
-
     assert seconds(half, A100) == pytest.approx(seconds(full, A100) / 2, rel=1e-3)
     assert seconds(half, cpu) == seconds(full, cpu)
     assert seconds(half, v100) < 0.5 * seconds(half, Device.of("gpu:0", speed=13e12))
@@ -41,7 +39,6 @@ def test_roofline_takes_the_slower_of_arithmetic_and_memory():
     heavy, light = layer("Dense", 1e12), layer("Dense", 0.0, 5e11)
     fused = replace(light, fused_kernels=2, fused_bytes=1e11)  # by XLA, on GPUs
     cpu = Device.of("cpu:0")
-
     assert seconds(heavy, gpu) == pytest.approx(1e12 / gpu.flops_per_second)
     assert seconds(light, gpu) == pytest.approx(5e11 / (0.8 * gpu.bytes_per_second))
     assert seconds(fused, gpu) == pytest.approx(0.2 * seconds(light, gpu))
@@ -58,7 +55,6 @@ def test_updates_pay_for_each_variable():
     tiny, estimate = (
         ESTIMATE.update_seconds(*its) for its in ((4, A100, "adam"), (8, other, "sgd"))
     )
-
     assert slots_of("adamw+amsgrad") == slots_of("rmsprop+momentum+centered") == 3
     assert tiny == pytest.approx(12 * A100.call_seconds, rel=1e-3)
     assert costs.update_seconds(8, A100, "adam") == 2.5
@@ -71,7 +67,6 @@ def test_measured_and_known_seconds_beat_the_estimate():
     measured, other = layer("Dense", 0.0), layer("Conv1D", 0.0)
     costs = Costs((CallSeconds(signature(measured), "gpu", 1.0, 2.0, rows=32),))
     known = replace(chain(1).call["c0"], seconds_on=(("gpu", 3.0),))
-
     assert costs.forward_seconds(measured, A100) == 1.0
     assert costs.backward_seconds(measured, A100) == 2.0
     assert costs.forward_seconds(other, A100) == seconds(other, A100)
@@ -87,7 +82,6 @@ def test_a_share_of_the_rows_takes_its_share_and_all_that_is_fixed():
     wider = replace(half, forward_flops=800.0)
     one = CallSeconds(signature(whole), "gpu", 1.0, 2.0, 0.5, 0.2, 8, 800.0, 1600.0)
     costs = Costs((one, replace(one, backward=1.2, backward_flops=800.0)))
-
     assert costs.forward_seconds(half, A100) == 0.5 + 0.25
     assert costs.backward_seconds(half, A100) == pytest.approx(0.2 + 0.9)
     assert costs.backward_seconds(first, A100) == pytest.approx(0.2 + 0.5)

@@ -102,6 +102,14 @@ def graph(kind, **more):
     return kind(x, layers.Dense(2, name="c")(a + b), **more)
 
 
+class OfTexts(keras.Model):
+    """Trains on texts, as tasks of model libraries do."""
+
+    def fit(self, x, y=None, **more):
+        counts = np.array([[len(text)] * 6 for text in x], "float32")
+        return super().fit(counts, counts[:, :2], **more)
+
+
 def late():
     """An attribute that was changed and a step bound to one model."""
     model = graph(Tracker)
@@ -169,3 +177,11 @@ def test_what_hangs_on_a_model_is_its_own(cluster):
     for one in (placed, model):
         one.fit(x, y, verbose=0)
     assert_near(placed.get_weights(), model.get_weights())
+
+
+def test_audit_of_texts_is_of_the_fit_that_takes_them(cluster):
+    way = {"batch": 2, "pins": {"a": "gpu:0", "b": "gpu:1"}}
+    placed = emitted(graph(OfTexts), cluster, compiled=("sgd", "mse"), **way)
+    audit = sn.audit(placed, None, (["one", "three"],))
+    assert audit.ok
+    assert audit.notes == ()  # that it was of a forward pass alone

@@ -60,7 +60,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         raise AuditError(f"{fault}: give audit() the plan that it should keep.")
     plan = placed.plan if plan is None else plan
     inputs, targets, weights = unpacked(batch)
-    training = trains(model, targets) and plan.training
+    training = trains(model, inputs, targets) and plan.training
     with contextlib.ExitStack() as held:
         held.enter_context(_ONE_AT_A_TIME)
         functions = held.enter_context(tf_api.watch_graphs())
@@ -169,9 +169,10 @@ def _judged(
     return audit_of(plan, seen)
 
 
-def trains(model: Any, targets: Any) -> bool:
+def trains(model: Any, inputs: Any, targets: Any) -> bool:
     """Whether a batch is one to train a model on; its own step may need no targets."""
     alone = keras_api.own_steps(model) or keras_api.compiled_loss(model) is None
+    alone = alone or not np.shape(keras.tree.flatten(inputs)[0])  # texts, for its `fit`
     return model.compiled and (targets is not None or bool(alone))
 
 
@@ -183,7 +184,7 @@ def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
 
 
 def _batch_size(inputs: Any) -> int:
-    return int(np.shape(keras.tree.flatten(inputs)[0])[0])
+    return int((np.shape(keras.tree.flatten(inputs)[0]) or [len(inputs)])[0])
 
 
 @contextlib.contextmanager

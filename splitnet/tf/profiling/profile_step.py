@@ -60,7 +60,7 @@ def profile_step(
     """
     plan = plan_of(model)
     inputs, targets, weights = observe.unpacked(batch)
-    if not observe.trains(model, targets):
+    if not observe.trains(model, inputs, targets):
         what = f"profile_step() runs training steps of model {model.name!r}"
         how = "compile it, and give a batch with targets, such as (x[:32], y[:32])"
         raise AuditError(f"{what}: {how}.")

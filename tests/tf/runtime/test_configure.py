@@ -106,7 +106,6 @@ def test_memory_limits_are_each_gpus(machine, settings, expected, gpus):
         if name != "logical_gpus":
             config.configure(**{name: value})
     config.configure(**settings)
-
     assert limits(machine) == expected
     assert len(machine.visible) == len(expected)
     found = runtime.local_cluster().of_kind("gpu")
@@ -124,7 +123,6 @@ def test_impossible_settings_of_gpus_are_refused(machine, monkeypatch):
     monkeypatch.setattr(config, "cards", list)  # the driver tells the size of a card
     with pytest.raises(ConfigError, match="pip install nvidia-ml-py, or set memory_li"):
         config.configure(memory_fraction=0.5)
-
     assert len(machine.visible) == 2
 
 
@@ -135,7 +133,6 @@ def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, cli):
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("job.py").write_text("import sys\nprint(__name__, *sys.argv)\nsys.exit(7)")
     words = "run --gpus 0 --memory-fraction 0.5"
-
     assert cli(f"{words} job.py --lr 0.1", 7).out == "__main__ job.py --lr 0.1\n"
     Path("lost.py").write_text("import warnings; warnings.warn('old')\nopen('no.csv')")
     with pytest.warns(UserWarning, match="old"):
@@ -153,7 +150,6 @@ def test_settings_of_gpus_too_late_are_named_each(machine):
 
     with pytest.raises(ConfigError) as caught:
         config.configure(memory_growth=True, visible=[0, 1])
-
     assert str(caught.value).count("memory_growth=True (sn.configure)") == 2
     assert "visible=" not in str(caught.value)
 
@@ -161,7 +157,6 @@ def test_settings_of_gpus_too_late_are_named_each(machine):
 def test_local_cluster_describes_gpus(machine, monkeypatch):
     """With memory that was free before TensorFlow took it; details tell the rest."""
     cluster = runtime.local_cluster()
-
     assert cluster.names == ("gpu:0", "gpu:1", "cpu:0")
     assert cluster["gpu:1"].target == "/device:GPU:1"
     assert cluster["gpu:0"].memory_bytes == 60 * GIB
@@ -179,7 +174,6 @@ def test_local_cluster_describes_gpus(machine, monkeypatch):
 def test_local_cluster_without_a_driver_uses_the_presets(machine, monkeypatch):
     """An unknown model is a plain GPU; hidden GPUs make room for stand-ins."""
     monkeypatch.setattr(runtime, "cards", list)
-
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 80 * 10**9
     machine.details = {"device_name": "Tesla K80"}
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 16 * GIB
