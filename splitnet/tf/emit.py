@@ -27,7 +27,7 @@ from splitnet.tf.reading.call_cost import size_of
 from splitnet.tf.reading.cloner import clone
 from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
-from splitnet.tf.reading.source import blueprint_of
+from splitnet.tf.reading.source import blueprint_of, resolved
 from splitnet.tf.workers.connect import wait_for_workers
 
 _NORM = keras.layers.BatchNormalization
@@ -78,6 +78,7 @@ def emit(
         WorkerError: a worker that was joined is lost.
     """
     wait_for_workers(ask=True)
+    source = resolved(source, anew=False)
     plan = planned_here(plan)
     plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))
     if xla and plan.execution.recompute:

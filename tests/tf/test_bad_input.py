@@ -229,12 +229,19 @@ def test_layer_that_its_config_forgets_is_used_itself(make, why, cluster, tmp_pa
     np.testing.assert_array_equal(placed(x), plain)
 
 
-def test_such_a_layer_of_a_function_is_made_on_its_device(cluster):
+def compiled():
+    model = around(layers.Dense(2, name="odd"))
+    model.compile("adam", "mse")
+    return model
+
+
+def test_layer_of_a_function_that_its_config_forgets_is_made_on_its_device(cluster):
     """Nobody else has it, so nothing is told."""
     placed = emitted(lambda: around(odd(Forgetful, 5)), cluster, pins={"odd": "gpu:1"})
     assert sn.plan_of(placed).reused == {}
     assert placed.get_layer("odd").inside.kernel.value.device[-5:] == "CPU:2"
     sn.audit(placed, None, np.ones((2, 3), "float32")).check()
+    assert emitted(compiled, cluster).compiled
 
 
 class Own(keras.Model):

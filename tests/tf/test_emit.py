@@ -38,7 +38,6 @@ def test_emit_starts_as_the_same_layers_in_plain_keras(cluster):
     for model in (placed, plain):
         model.compile("adam", "mse")
         losses.append([model.train_on_batch(*data) for _ in range(2)])
-
     assert losses[0] == losses[1]
     np.testing.assert_equal(placed.get_weights(), plain.get_weights())
 
@@ -65,7 +64,6 @@ def test_emit_spares_cudnn_on_the_cpu(cluster):
     home = layers.Bidirectional(layers.LSTM(2), name="home")
     net = two_branches(home, layers.GRU(4, name="away"), shape=(4, 3)).source
     model = emitted(net, cluster, pins={"left": "cpu"})
-
     assert model.get_layer("home").forward_layer.use_cudnn is False
     assert model.get_layer("home").backward_layer.use_cudnn is False
     assert model.get_layer("away").use_cudnn == "auto"

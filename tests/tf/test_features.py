@@ -138,7 +138,6 @@ def test_feature_gives_the_numbers_of_the_plain_model(run, cluster, tmp_path):
         (tmp_path / folder).mkdir()
         keras.utils.set_random_seed(1)
         found.append(run(model, tmp_path / folder))
-
     assert_near(*found)
     if run in AUDITED:
         batch = keras.tree.map_structure(lambda t: t[:BATCH], data())
@@ -169,7 +168,6 @@ def test_plot_model_draws_a_placed_model_like_plain(cluster, tmp_path, monkeypat
         path = tmp_path / f"{number}.png"
         keras.utils.plot_model(model, path, show_shapes=True, expand_nested=True)
         pictures.append(path.read_bytes())
-
     assert pictures[0].startswith(b"\x89PNG")
     assert len(pictures[0]) > 5000
     assert pictures[0] == pictures[1]
@@ -194,7 +192,6 @@ def test_a_tuner_searches_over_placed_models(cluster, tmp_path):
     )
     tuner.search(x, y, verbose=0)
     best = tuner.get_best_models(1)[0]
-
     assert best.get_layer("right").kernel.value.device[-5:] == "CPU:2"
     for trial in tuner.oracle.get_best_trials(2):
         plain = build(trial.hyperparameters, plain=True)

@@ -53,7 +53,6 @@ OPEN = {
 def test_calls_of_opened_models_have_their_path():
     """Each call of the model has calls of its own, or is one; weights count once."""
     graph = sn.read(nested(), batch=4)
-
     assert names(graph) == [
         "embed",
         *("stem/inner/d", "stem/norm", "stem/sum"),
@@ -77,7 +76,6 @@ def test_placed_equals_plain_opened_or_whole(choice, cluster, tmp_path):
     sn.plan(model, cluster, batch=4, pins=pins, **how).save(tmp_path / "plan.json")
     again = choice == "expand"
     placed = sn.emit(model, sn.load_plan(tmp_path / "plan.json"), recompute=again)
-
     assert [len(layer._inbound_nodes) for layer in model._flatten_layers()] == nodes
     assert [layer.name for layer in placed.layers] == [la.name for la in model.layers]
     row = next(r for r in sn.summary(placed).split("\n") if "stem" in r)
@@ -98,5 +96,4 @@ def test_opening_waits_where_inputs_are_changed():
     own = Own(x, layers.Dense(2)(x), name="own")
     top = keras.Input((4,), name="top")
     model = keras.Model(top, [casts(top), own(top)])
-
     assert sorted(names(sn.read(model))) == ["casts", "own"]

@@ -282,8 +282,7 @@ def _copied(
     sizes = {*replication.batch_shares(graph.batch, len(devices)), 1} - {0}
     made = replication.expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}
-    # The device of the first other part that reads what towers give.
-    reader = {part[t.source]: at[part[t.target]] for t in reversed(away)}
+    reader = {part[t.source]: at[part[t.target]] for t in reversed(away)}  # the first
     for name, i in index.items():
         device_of[name] = reader.get(name, default)
         if replication.weights_part(name) in device_of:
