@@ -230,7 +230,7 @@ def without_values() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without(scope: str, instead: Any = None) -> Iterator[None]:
-    """Leave a scope of Keras in this block: "stateless_scope", "object_name_uids"."""
+    """Leave a scope of Keras in this block, or give it other counters of names."""
     outer = global_state.get_global_attribute(scope)
     global_state.set_global_attribute(scope, instead)
     try:
