@@ -287,3 +287,4 @@ def test_towers_reach_the_norms_of_a_model_inside_the_model(cluster):
     inner = keras.Sequential([layers.Dense(2), layers.BatchNormalization()])
 
     assert planned(stack(inner), cluster, batch=8, towers=2).graph.towers
+    sn.data_parallel(stack(inner), cluster, batch=8, batch_norm="synchronised")

@@ -90,7 +90,7 @@ def towers_of(
 ) -> Graph:
     """A Keras model as towers; a placed one's parts that all towers share run once."""
     names = _devices(cluster, devices)
-    blueprint = blueprint_of(model, placed.flow.nested if placed else "keep")
+    blueprint = blueprint_of(model, placed.flow.nested if placed else "expand")
     inputs = [site.part for site in blueprint.sites if site.node.is_input]
     if placed is None:
         graph = graph_of(blueprint, batch)
