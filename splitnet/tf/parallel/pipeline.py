@@ -407,16 +407,16 @@ def obstacles_of(source: Any, nested: str = "keep") -> dict[str, str]:
             note(f"{site.call!r} reads a sparse tensor")
         if why := _fault(node):
             note(f"{site.call!r} {why}")
-        for layer in keras_api.sublayers(node.operation):
-            own = [] if keras_api.from_keras(layer) else keras_api.states_of(layer)
+        for layer in (layers := keras_api.sublayers(node.operation)):
             if layer in keras_api.norms_of(layer):
                 note(f"{layer.name!r} would see each by itself", "microbatches")
                 if layer is not node.operation:
                     note(f"{layer.name!r} is inside of another layer", "towers")
             elif isinstance(layer, _SPECTRAL):
                 note(f"{layer.name!r} divides its kernel for each", "microbatches")
-            elif any("seed" not in v.name for v in own) and cost_of(node, 2).assigns:
-                note(f"{layer.name!r} has a state that its calls change")
+        own = [keras_api.states_of(o) for o in layers if not keras_api.from_keras(o)]
+        if any("seed" not in v.name for v in sum(own, [])) and cost_of(node, 2).assigns:
+            note(f"{site.call!r} has a state that its calls change")
     for name in keras_api.own_steps(source) if isinstance(source, keras.Model) else ():
         note(f"the model has a {name} of its own", "microbatches")
     for name in _sums(source):
