@@ -91,7 +91,6 @@ def test_another_batch_than_the_models_own_is_told():
     """A model of a fixed batch size is planned for that one alone; none larger fits."""
     box = functools.partial(sn.Cluster.of, "2*gpu", "cpu", memory=0)
     model = stack(layers.Dense(2), batch_shape=(8, 6))
-
     assert sn.plan(model, box(), batch=8, effort=1).batch == 8
     with pytest.raises(sn.DeclarationError, match=r"fixed batch size of 8.*batch=8"):
         sn.plan(model, box())
@@ -166,7 +165,6 @@ def test_lambda_without_variables_is_fine(cluster):
     layers.ReLU()(idle)  # outside of the model: Keras before 3.14 demands it
     model = keras.Model([x, idle], layers.Dense(2)(body(x)))
     given = [np.ones((2, 3), "float32"), np.ones((2, 2), "float32")]
-
     np.testing.assert_array_equal(emitted(model, cluster)(given), model(given))
 
 
@@ -181,9 +179,10 @@ class Silent(Attached):
 class Forgetful(layers.Layer):
     """Its configuration lacks what the layer inside depends on, and a factor."""
 
-    def __init__(self, units=2, factor=1.0, **more):
+    def __init__(self, units=2, factor=1.0, kept=None, **more):
         super().__init__(**more)
         self.inside, self.factor = layers.Dense(units, use_bias=False), factor
+        self.kept = kept
 
     def call(self, inputs):
         return self.factor * self.inside(inputs)
@@ -202,7 +201,15 @@ ABS = keras.ops.abs
         (lambda first: odd(Silent, first), "odd: NotImplementedError"),
         (lambda _: odd(Forgetful, 5), r"odd: its variables are kernel\(3, 5\), the"),
         (lambda _: odd(Attached, function=ABS), "odd: a copy cannot be called: Att"),
-        (lambda _: odd(Forgetful, 2, 2.0), "odd: factor is 2.0, in the copy"),
+        (lambda _: odd(Forgetful, 2, 2.0), "odd: factor is 2.0 .float., in the copy"),
+        (lambda _: odd(Forgetful, 2, np.ones(2)), r"odd: factor is array\("),
+        (lambda _: odd(Forgetful, 2, tf.ones(2)), "odd: factor is <tf.Tensor"),
+        (lambda _: odd(Forgetful, kept=ABS), "odd: kept is <function abs"),
+        (
+            lambda _: odd(Forgetful, kept=(1, [2])),
+            r"odd: kept is \(1, \[2\]\) \(tuple\)",
+        ),
+        (lambda _: odd(layers.ReLU, call=lambda inputs: -inputs), "odd: call is <fun"),
     ],
 )
 def test_layer_that_its_config_forgets_is_used_itself(make, why, cluster, tmp_path):
@@ -290,5 +297,4 @@ def test_a_failed_emission_leaves_the_model_as_it_was(cluster):
         pytest.raises(sn.DeclarationError, match="outside of its scope"),
     ):
         sn.emit(other, plan)
-
     assert fingerprint(source) == before

@@ -42,7 +42,6 @@ def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(cluster, tmp_path)
     other.optimizer.build(other.trainable_variables)
     for model in (other, bare):  # bare is not compiled
         model.load_weights(tmp_path / "whole.weights.h5")
-
     assert type(loaded.get_layer("broad")) is layers.Dense
     np.testing.assert_allclose([cut(x), bare(x)], [loaded(x)] * 2, atol=1e-6)
     after = losses(cut)
@@ -50,9 +49,14 @@ def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(cluster, tmp_path)
     assert losses(other) == pytest.approx(after, rel=1e-5)
 
 
-def test_a_split_of_a_trained_layer_begins_with_its_values(cluster):
+def relu(x):
+    return x / (1.0 + keras.ops.sum(keras.ops.abs(x), -1, keepdims=True))
+
+
+@pytest.mark.parametrize("activation", ["softmax", relu])
+def test_a_split_of_a_trained_layer_begins_with_its_values(activation, cluster):
     """A built layer, such as one of a loaded model, is cut with its weights."""
-    trained = layers.Dense(8, "softmax", name="trained")
+    trained = layers.Dense(8, activation, name="trained")
     trained.build((None, 6))
 
     model = split(declared(trained, (6,)), cluster)
@@ -76,7 +80,6 @@ def test_a_trained_model_is_cut_with_the_state_of_its_optimizer(cluster):
 
     how = {"objective": "latency", "strategy": "auto", "split": {"wide": 2}}
     cut = sn.unplace(emitted(mine, cluster, **how)).optimizer
-
     assert_near(cut.variables, scaled.variables)
 
 
@@ -95,7 +98,6 @@ def test_a_split_model_has_the_paths_and_frozen_weights_of_the_whole(cluster):
     cut = emitted(plain, cluster, **how)
     for model in (plain, cut, whole := sn.unplace(cut)):
         model.fit(numbers(6), numbers(2), epochs=2, shuffle=False, verbose=0)
-
     assert "encoder/deep/kernel" in [v.path for v in cut.trainable_variables]
     for one, other in zip(plain.variables, whole.variables, strict=True):
         assert (one.path, one.trainable) == (other.path, other.trainable)
@@ -138,7 +140,6 @@ def test_attention_without_its_inputs_says_what_it_reads(kind):
     x = net.input("x", (6, 4))
     on = {"on": ["gpu:0", "gpu:1"]} if kind == "split" else {}
     net.output(getattr(net, kind)("see", x, layers.MultiHeadAttention(2, 4), **on))
-
     with pytest.raises(sn.DeclarationError, match=r"It reads \[query, value\]"):
         sn.read(net)
 

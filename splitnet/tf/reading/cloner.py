@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import keras
@@ -251,6 +251,9 @@ class Cloner:
                 return known[id(one)][1] if id(one) in known else shared(one, other)
             elif isinstance(one, keras.initializers.Initializer):
                 return one  # each draws its seed when it is made
+            elif isinstance(one, FunctionType) and isinstance(other, FunctionType):
+                own = from_keras(original) and one.__code__ != other.__code__
+                return one if own else other  # a name may be another's too
             return other
 
         def shared(one: Any, other: Any) -> Any:
@@ -289,6 +292,7 @@ class Cloner:
             new.trainable |= id(new) in learned
             keras_api.copy_value(new, old)
             new.trainable = old.trainable
+            new.regularizer, new.constraint = old.regularizer, old.constraint
         keras_api.freeze_alike(copy, original)
         self._filled.add(id(copy))
 

@@ -7,18 +7,23 @@ import functools
 import gc
 import tempfile
 import types
+import warnings
 from collections.abc import Callable, Container
+from itertools import zip_longest
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from splitnet.core.errors import DeclarationError, first_line
+from splitnet.core.errors import DeclarationError, first_line, shown
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import from_keras, sublayers
 
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _LOOKUPS += (keras.layers.TextVectorization,)
+_SETTINGS = (bool, int, float, str, types.NoneType, types.CodeType)
+_SETTINGS += (np.ndarray, np.generic)
 
 
 class NotRebuiltError(Exception):
@@ -36,8 +41,7 @@ def rebuilt(layer: Any) -> Any:
             return type(layer)(layer.function, **own)
         classes = {type(one).__name__: type(one) for one in sublayers(layer)}
         with keras.saving.CustomObjectScope(classes):
-            # Hints would build sublayers early, outside their owner.
-            config = without(layer.get_config(), ("build_config",))
+            config = config_of(layer)
             if isinstance(layer, keras.layers.TFSMLayer):  # its file is trusted already
                 return type(layer)(**config)
             return type(layer).from_config(config)
@@ -45,6 +49,16 @@ def rebuilt(layer: Any) -> Any:
         if keras_api.needs_memory(error):
             raise
         raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def config_of(layer: Any) -> dict[str, Any]:
+    """A layer's configuration with its functions, without hints to build it early."""
+    with warnings.catch_warnings(action="ignore"):  # of lambdas, which nobody saves
+        config: dict[str, Any] = without(layer.get_config(), ("build_config",))
+    # Keras has their names, which may be those of other functions too.
+    known = ((k, getattr(layer, k, None)) for k in config)
+    own = ((k, v) for k, v in known if isinstance(v, types.FunctionType))
+    return config | {k: v for k, v in own if from_keras(layer) or not from_keras(v)}
 
 
 def _refuse_hidden_variables(layer: Any) -> None:
@@ -85,16 +99,27 @@ def check_alike(layer: Any, clone: Any) -> None:
         )
         raise NotRebuiltError(f"its variables are {mine}, the copy's {its}")
     for one, other in zip(sublayers(layer), sublayers(clone)):
-        for name, value in () if from_keras(one) else vars(one).items():
-            found = vars(other).get(name, value)
-            if (
-                isinstance(value, bool | int | float | str)
-                and not name.startswith("_")
-                and name not in ("built", "name", "trainable")
-                and type(found) is type(value)
-                and found != value
-            ):
-                raise NotRebuiltError(f"{name} is {value!r}, in the copy {found!r}")
+        for name, value in vars(one).items():
+            found = vars(other).get(name, getattr(type(other), name, value))
+            own = name[0] != "_" and name not in ("built", "name", "trainable")
+            own &= name == "call" or not from_keras(one)
+            if own and _differ(getattr(value, "splitnet_plain", value), found):
+                what = f"{name} is {shown(value)}, in the copy {shown(found)}"
+                raise NotRebuiltError(what)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether settings differ: plain values, constants or functions, also in lists."""
+    pairs = zip_longest(keras.tree.flatten(one), keras.tree.flatten(other))
+    for pair in pairs:
+        if all(value is not None for value in pair):  # a tensor may be of a call
+            eager = (isinstance(v, tf.Tensor) and hasattr(v, "numpy") for v in pair)
+            pair = [v.numpy() if known else v for v, known in zip(pair, eager)]
+        a, b = (v.__code__ if isinstance(v, types.FunctionType) else v for v in pair)
+        known = isinstance(a, _SETTINGS) and isinstance(b, _SETTINGS)
+        if known and not np.array_equal(a, b):
+            return True
+    return False
 
 
 def carry_assets(layer: Any, clone: Any) -> None:

@@ -21,6 +21,7 @@ import tensorflow as tf
 from splitnet.core.errors import SplitnetError
 from splitnet.core.replication import batch_shares
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.rebuild import config_of
 
 # What says how wide a layer is: the first is cut, the others by the same proportion.
 _COUNTED = {
@@ -71,7 +72,8 @@ def cut_layer(
         raise SplitnetError(f"{who} {why}; use net.branch.")
     source = layer if layer.built else whole
     activation = getattr(layer, "activation", None)
-    if getattr(activation, "__name__", "") in _ELEMENTWISE:
+    known = activation and keras_api.from_keras(activation)
+    if known and getattr(activation, "__name__", "") in _ELEMENTWISE:
         activation = None  # each slice has it; any other must see all outputs
     start, parts = 0, []
     for number, size in enumerate(batch_shares(width, count)):
@@ -105,8 +107,7 @@ def _checked_config(layer: Any) -> dict[str, Any]:
     if kind not in _COUNTED or not keras_api.from_keras(layer):
         fault = f"its body is {layer!r}, which cannot be cut along its outputs"
         raise SplitnetError(f"{fault}; these can: {', '.join(sorted(_COUNTED))}.")
-    config: dict[str, Any] = layer.get_config()
-    config.pop("build_config", None)
+    config = config_of(layer)
     activation = getattr(layer, "activation", None)
     obstacles = {
         "groups": config.get("groups", 1) != 1,

@@ -52,7 +52,6 @@ def test_functions_of_a_layer_compute_with_its_weights(copy):
     np.testing.assert_allclose(made.predict(X, verbose=0), plain, rtol=1e-6)
 
     made.layers[1].w.assign(tf.zeros((6, 3)))
-
     assert np.ptp(made.predict(X, verbose=0), axis=0).max() == 0.0
     assert {v.value.device[-5:] for v in made.layers[1].mean.variables} == {"CPU:1"}
     if copy:
@@ -85,7 +84,6 @@ def test_no_value_is_drawn_that_the_source_has():
     keras.utils.set_random_seed(7)
     made = cloned(source).model
     found = random.random(), np.random.random(), float(keras.random.uniform(()))
-
     assert Counted.calls == before
     assert plain == found
     assert_near(made(X), source(X))
@@ -106,13 +104,47 @@ def test_clones_of_a_net_are_alike_and_have_the_layers_values(cluster):
     b = net.branch("b", x, body, on="gpu:1")
     net.output(net.merge("m", [a, b], layers.Concatenate()))
     one, two = cloned(net).model, cloned(net).model
-
     np.testing.assert_array_equal(one.get_layer(built.name).kernel, built.kernel)
     np.testing.assert_array_equal(one.get_layer("s").layers[0].kernel, inner.kernel)
     assert not own.built
     np.testing.assert_equal(one.get_weights(), two.get_weights())
     at_home = sn.place(net, cluster, batch=4).get_layer(twice.name).variables
     assert {v.value.device[-5:] for v in at_home} == {"CPU:1"}
+
+
+def relu(x):
+    return keras.ops.relu(x) + 0.1 * x
+
+
+def l2(weight):
+    return 0.3 * keras.ops.sum(keras.ops.square(weight))
+
+
+def test_functions_are_the_sources_though_keras_has_others_of_their_names():
+    """Keras' configurations have names only; no layer is used itself for that."""
+    for layer in (
+        layers.Dense(3, relu, kernel_regularizer=l2),
+        layers.TimeDistributed(layers.Dense(3, relu)),
+        layers.GRU(3, relu, return_sequences=True),
+        layers.Activation(keras.ops.gelu),
+        layers.Dense(3, lambda x, a=2.0: a * x),
+    ):
+        source = stack(layers.Reshape((2, 3)), layer, layers.Flatten())
+        made = cloned(source)
+        assert not made.reused
+        np.testing.assert_array_equal(made.model(X), source(X))
+        np.testing.assert_array_equal(made.model.losses, source.losses)
+
+
+def test_rules_of_variables_are_the_sources_whatever_its_layers_say():
+    """A rule that a layer is given once it is built has no effect in Keras."""
+    source = stack(layers.Dense(3), layers.Dense(2))
+    first, second = source.layers[1:]
+    first.kernel_regularizer = first.kernel_constraint = second.kernel.constraint = l2
+    second.kernel.regularizer = l2
+    one, two = cloned(source).model.layers[1:]
+    assert one.kernel.regularizer is one.kernel.constraint is None
+    assert two.kernel.regularizer is two.kernel.constraint is l2
 
 
 class FromValue(layers.Layer):
