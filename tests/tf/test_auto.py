@@ -59,7 +59,6 @@ def test_every_strategy_trains_as_the_plain_model(make, fixed, cluster):
     source, box = make(), four(cluster) if make is net else cluster
     plan = planned(source, box, **fixed)
     placed = assert_trains_as_plain(source, plan, BOTH)
-
     assert plan.execution.microbatches == fixed["microbatches"]
     if make is net:
         assert set(plan.device_of.values()) == {*box.names}
@@ -145,7 +144,6 @@ def test_a_layer_that_fits_nowhere_is_split(make, x, fixed, cluster, tmp_path):
     planned(model, tight, **fixed).save(tmp_path / "plan.json")
     plan, twin = sn.load_plan(tmp_path / "plan.json"), make()
     placed = assert_trains_as_plain(twin, plan, x)
-
     assert not any("slice" in layer.name for layer in sn.unplace(placed).layers)
     parts = [p.name for p in plan.graph.parts if "slice" in p.name]
     assert len({plan.device_of[name] for name in parts}) > 1
@@ -243,6 +241,14 @@ class Fixed(layers.Layer):
         return x * self.scale, ops.zeros((0, *x.shape[1:]))
 
 
+def neighbours(x):
+    return x + ops.take(x, ops.cast(x[:, 0] > 0.5, "int32"), axis=0)
+
+
+def centred(x):
+    return x - ops.mean(x, axis=0)
+
+
 ANY = {"microbatches", "towers"}
 PLACES = layers.Lambda(lambda x: ops.ones((1, *x.shape[1:])))
 COMBINED = {
@@ -250,10 +256,22 @@ COMBINED = {
     "flip": ops.flip,
     "outer": lambda x: ops.outer(x[:, 0], x[:, 0]),
     "item": lambda x: x - x[:1, :],
-    "own": layers.Lambda(lambda x: x - ops.mean(x, axis=0), name="own"),
+    "own": layers.Lambda(centred, name="own"),
+    "acts": layers.Dense(2, centred, name="acts"),
+    "inner": keras.Sequential([layers.Dense(2, centred)], name="inner"),
+    "near": layers.Lambda(neighbours, name="near"),
+    "'penal' adds a loss that is no mean": layers.Dense(
+        2, activity_regularizer=lambda x: ops.sum(ops.mean(x, 0) ** 2), name="penal"
+    ),
+    "'summed' is no batch": layers.Lambda(lambda x: ops.ones((3, 1)), name="summed"),
     "is no mean": type("Sum", (layers.Layer,), {"call": summing})(),
     "nested": keras.Sequential([layers.UnitNormalization(axis=0)], name="nested"),
 }
+
+
+def masks():
+    inner = [layers.Embedding(9, 4, mask_zero=True), layers.Dense(2)]
+    return keras.Sequential(inner, name="m")
 
 
 def still():
@@ -270,6 +288,8 @@ def still():
         (lambda: stack(keras.Sequential([layers.BatchNormalization()])), ANY, "itself"),
         (lambda: stack(lambda x: Fixed()(x)[0]), set(), ""),
         (still, {"microbatches"}, "divides its kernel"),
+        (lambda: stack(masks(), layers.Dense(2)), {"microbatches"}, "'dense"),
+        (lambda: stack(masks(), layers.GlobalMaxPooling1D()), set(), ""),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
         (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), {*ANY, "batch"}, "fixed"),
         (lambda: stack(lambda x: x + PLACES(x)), set(), ""),
@@ -278,13 +298,11 @@ def still():
 )
 def test_what_cannot_be_divided_exactly_is_named(make, which, words):
     found = obstacles_of(make())
-
     assert set(found) == which
     assert all(words in why for why in list(found.values())[:1])
 
 
 def test_towers_reach_the_norms_of_a_model_inside_the_model(cluster):
     inner = keras.Sequential([layers.Dense(2), layers.BatchNormalization()])
-
     assert planned(stack(inner), cluster, batch=8, towers=2).graph.towers
     sn.data_parallel(stack(inner), cluster, batch=8, batch_norm="synchronised")

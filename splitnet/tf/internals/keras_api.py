@@ -83,7 +83,19 @@ standardized_inputs = attrgetter("_standardize_inputs")
 
 def from_keras(what: Any) -> bool:
     """Whether a class or a function is Keras' own."""
-    return str(what.__module__).partition(".")[0] == "keras"
+    return str(getattr(what, "__module__", "")).partition(".")[0] == "keras"
+
+
+def runs_own_code(layer: Any) -> bool:
+    """Whether a layer is not Keras' own, or holds a function or rule that is not."""
+    held = [value for value in vars(layer).values() if callable(value)]
+    return not all(map(from_keras, [type(layer), *held]))
+
+
+def makes_mask(layer: Any) -> bool:
+    """Whether a layer makes masks: of values, or by a rule that is not Keras' own."""
+    made = getattr(layer, "mask_zero", False) or isinstance(layer, keras.layers.Masking)
+    return made or not from_keras(type(layer).compute_mask)
 
 
 def sublayers(operation: Any) -> list[Any]:
@@ -103,10 +115,7 @@ def with_activations(layer: Any) -> Any:
 
 
 def variables_of(operation: Any) -> list[Any]:
-    """All variables of a layer or model, each once; none for a raw operation.
-
-    Those that Keras lists, then those that a layer only holds: states of a recurrence.
-    """
+    """All variables of a layer or model, each once; also states that it only holds."""
     found = [*getattr(operation, "variables", ())]
     for layer in sublayers(operation):
         states = keras.tree.flatten(getattr(layer, "states", None))
@@ -324,10 +333,7 @@ compiled_loss = attrgetter("_compile_loss")
 
 
 def build_at_once(model: Any) -> None:
-    """Let a compiled model make the variables of its metrics outside of any trace.
-
-    TensorFlow traces a step that makes any twice, also in `init_scope`.
-    """
+    """Let a compiled model make its metrics' variables now, outside of any trace."""
 
     def ordinary(maker: Callable[..., Any], **options: Any) -> Any:
         return maker(**options | {"experimental_enable_variable_lifting": False})

@@ -10,7 +10,7 @@ they come, on the device that made them. Metrics see the outputs of the whole ba
 import contextlib
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -240,13 +240,25 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     if found := [" ".join(pair) for pair in calls if pair[1]]:
         what = f"{head} {', '.join(found[:6])}"
         warn(f"{what}, here those of a micro-batch, which trains another model.")
-    outputs = zip(model.output_names, model.outputs)
-    if masked := [name for name, out in outputs if keras_api.mask_of(out) is not None]:
+    if masked := _masked(model, keras_api.nodes_of(model)):
         warn(
             f"{head} the mask of {', '.join(masked[:6])} reaches the loss, which is a "
             "mean over what each micro-batch leaves, so training is that of the whole "
             "batch only where all leave alike."
         )
+
+
+def _masked(model: Any, nodes: Iterable[Any]) -> list[str]:
+    """The outputs that hand a mask to their losses; layers inside others make some."""
+    reached = set[int]()
+    for node in nodes:
+        one = node.operation
+        made = any(map(keras_api.makes_mask, keras_api.sublayers(one)[1:]))
+        read = not reached.isdisjoint(map(id, node.input_tensors))
+        if made or read and getattr(one, "supports_masking", False):
+            reached.update(id(one) for one in node.outputs if len(one.shape) > 2)
+    reached.update(id(t) for t in model.outputs if keras_api.mask_of(t) is not None)
+    return [n for n, t in zip(model.output_names, model.outputs) if id(t) in reached]
 
 
 def check_losses(model: Any, placed: Placed) -> None:
@@ -311,8 +323,9 @@ def _fault(node: Any) -> str:
     axes = [] if raw else keras.tree.flatten(getattr(one, "axis", ()))
     axes = [n % max(1, len(inputs[0].shape)) for n in axes if isinstance(n, int)]
     along, found = 0 in axes or name in ("CutMix", "MixUp"), None
-    its = ((o, keras_api.from_keras(type(o))) for o in keras_api.sublayers(one))
-    if not along and (raw or any(isinstance(o, _CODE) or not k for o, k in its)):
+    its = keras_api.sublayers(one)
+    code = raw or any(isinstance(o, _CODE) or keras_api.runs_own_code(o) for o in its)
+    if code and not along:
         with contextlib.suppress(Exception):  # it may take other values
             found = _tried(node)
     whole = [t for t in outputs if not is_split(t)]
@@ -344,7 +357,11 @@ def _tried(node: Any) -> str | None:
         return [*(known[id(tensor)] for tensor in node.outputs), *losses]
 
     joins = [np.concatenate if is_split(t) else None for t in node.outputs]
-    runs = [made(*rows) for rows in ((0, 2), (0, 2), (0, 1), (1, 2))]
+    runs = [made(0, 2), made(0, 2)]
+    try:
+        runs += [made(0, 1), made(1, 2)]
+    except Exception:  # an index of the other, or a size that one alone has not
+        return _TOGETHER[0]
     for join, both, again, *each in zip_longest(joins, *runs, fillvalue=np.mean):
         pair = (both, join(each)) if join else each
         if _alike(both, again) and not _alike(*pair):
@@ -398,10 +415,11 @@ def obstacles_of(source: Any, nested: str = "keep") -> dict[str, str]:
             found.setdefault(name, why)
 
     for tensor in (*model.inputs, *model.outputs):
+        name = keras_api.producer(tensor).operation.name
         if tuple(tensor.shape[:1]) != (None,):
-            note(f"the first axis of {tensor.name!r} is no batch of any size")
-        if keras_api.mask_of(tensor) is not None:  # of an output
-            note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
+            note(f"the first axis of {name!r} is no batch of any size")
+    for name in _masked(model, [site.node for site in blueprint.sites]):
+        note(f"{name!r} hands a mask to its loss", "microbatches")
     for site, node in ((one, one.node) for one in blueprint.sites):
         if any(map(is_sparse, node.input_tensors)):
             note(f"{site.call!r} reads a sparse tensor")
