@@ -24,7 +24,6 @@ def test_moments_of_batch_norm_are_those_of_the_whole_batch(cluster):
     for size in (8, 2):
         for one in (placed, plain):
             one.train_on_batch(x[:size], y[:size])
-
     assert_near(*(one.get_layer(index=1).moving_mean for one in (placed, plain)))
     sn.audit(placed, None, (x, y)).check()
 
@@ -35,7 +34,6 @@ def test_dropout_draws_anew_in_every_tower(cluster):
     net.output(net.towers("drop", x, layers.Dropout(0.5, seed=3), on=FOUR))
     model = emitted(net, cluster, batch=4)
     made = np.asarray(model(np.ones((4, 64), "float32"), training=True))
-
     assert len({row.tobytes() for row in made}) == 4
 
 
@@ -63,7 +61,6 @@ def test_ragged_samples_and_targets_are_divided(cluster):
     for model in (plain, towers, cut):
         model.compile(sgd(), lambda y, made: (made[:, 0] - tf.reduce_max(y, 1)) ** 2)
         model.fit(data.batch(5), epochs=2, verbose=0, shuffle=False)
-
     assert_near(towers.get_weights(), plain.get_weights())
     assert_near(cut.get_weights(), plain.get_weights())
 
@@ -118,7 +115,6 @@ def test_data_parallel_joins_outputs_where_data_come_in():
     machine = sn.Cluster.of("cpu:0", *names)
     towers = Towers((), (names[0],))
     plan = sn.plan(towers_of(stages(), None, machine, names, towers, 8), machine)
-
     assert plan[plan.graph.name].device == machine.home.name == "cpu:0"
     assert [plan[f"{plan.graph.name}/{i}"].device for i in range(2)] == list(names)
 
@@ -218,10 +214,21 @@ def mean(net):
 def test_towers_that_cannot_be_split_are_refused(declare, words):
     net = sn.Net("bad")
     net.output(declare(net))
-
     with pytest.raises(sn.DeclarationError) as error:
         sn.read(net)
     assert all(word in str(error.value) for word in words)
+
+
+def test_a_norm_that_is_called_twice_moves_its_averages_twice(cluster):
+    ends, norm = [keras.Input((4,)) for _ in range(2)], layers.BatchNormalization()
+    model = keras.Model(ends, layers.Dense(1)(layers.Add()([*map(norm, ends)])))
+    towers = sn.data_parallel(model, cluster, batch=8, batch_norm="synchronised")
+    x = [numbers(4, count=8), 3.0 + numbers(4, count=8)]
+    for one in (model, towers):
+        one.compile("sgd", "mse")
+        one.fit(x, numbers(1, count=8), epochs=2, batch_size=8, verbose=0)
+    for mine, its in zip(towers.get_weights(), model.get_weights()):
+        np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-6)
 
 
 def test_what_towers_change_is_said(cluster):

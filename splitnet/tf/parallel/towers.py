@@ -225,13 +225,10 @@ class SynchronisedNorm(TowerRunner):
             for key, given in zip(keys, each):
                 device = self._on(key)
                 mapping = [(v, run.weight(v, device)) for v in weights_of(layer)]
-                mapping += [(v, run.state(v, first=True)) for v in states_of(layer)]
+                mapping += [(v, run.state(v)) for v in states_of(layer)]
                 seen: dict[int, Any] = dict(zip(map(id, self.segment.reads), given))
-                with (
-                    tf.name_scope(scope_of(key)),
-                    tf.device(device),
-                    StateScope(mapping) as scope,
-                ):
+                scope = StateScope(mapping)
+                with tf.name_scope(scope_of(key)), tf.device(device), scope:
                     keras_api.run_node(node, seen, run.context)
                 outputs.append([seen[id(old)] for old in self.segment.gives])
                 losses.append(scope.losses)
