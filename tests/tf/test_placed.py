@@ -51,7 +51,6 @@ def test_placed_model_trains_in_a_loop_of_ones_own(cluster):
         held = devices(model.trainable_variables)
         assert devices(optimizer._momentums) == held
         assert (len(set(held)) > 1) is (model is placed)
-
     assert_near(*losses)
 
 
@@ -103,6 +102,29 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(how, words, cluste
     assert all(one.filename == __file__ for one in said)
 
 
+class Clipped(layers.Dense):
+    def call(self, x):
+        self.kernel.assign(keras.ops.clip(self.kernel, -0.1, 0.1))
+        return super().call(x)
+
+
+def test_a_teacher_and_a_layer_that_assigns_its_kernel_are_no_stray_step(cluster):
+    """No gradient of the frozen teacher is needed, though the tape sees its weights."""
+    teacher = emitted(stack(layers.Dense(4), Clipped(2)), cluster)
+    teacher.trainable, student = False, stack(layers.Dense(2))
+
+    class Distilled(keras.Model):
+        def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+            return tf.reduce_mean(tf.square(teacher(x, training=False) - y_pred))
+
+    model = Distilled(student.inputs, student.outputs)
+    model.compile("sgd")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(numbers(6), numbers(2), verbose=0)
+        teacher.predict(numbers(6), verbose=0)
+
+
 def test_two_placed_models_in_one_step_keep_their_devices(cluster):
     """A GAN whose two optimizers are named: no warning, slots beside their weights."""
     make, judge = (
@@ -137,7 +159,6 @@ def test_compile_moves_slots_and_refuses_jit_aloud(cluster, dense):
     with pytest.warns(UserWarning, match="jit_compile"):
         model.compile(optimizer, "mse", jit_compile=True)
     model.train_on_batch(numbers(6), numbers(2))
-
     assert not model.jit_compile
     assert devices(optimizer._momentums) == devices(model.trainable_variables)
 
@@ -158,7 +179,6 @@ def test_gradients_without_their_variables_are_refused_by_keras(cluster):
 )
 def test_duplicates_of_a_placed_model_are_plain(dense, duplicate):
     clone = duplicate(dense)
-
     assert clone(numbers(6)).shape == (13, 2)
     with pytest.raises(sn.PlanFileError, match="has no plan"):
         sn.plan_of(clone)

@@ -27,10 +27,7 @@ _steps: list[tuple[Any, Placed, bool]] = []
 
 
 def lay_over(model: Any, placed: Placed, *after: Callable[[Any, Placed], None]) -> None:
-    """Replace the methods of one functional model's instance; see the module.
-
-    Each of `after` is called whenever the model has been compiled.
-    """
+    """Replace methods of a functional model; each of `after` follows its `compile`."""
     own_step = type(model).train_step is not keras.Model.train_step
     compile_plainly, make_plainly = model.compile, model.make_train_function
 
@@ -148,6 +145,8 @@ def _call_of_layer(layer: Any, model: str, placed: Placed) -> Callable[..., Any]
 def _watch_step(model: Any, placed: Placed, run: Run) -> None:
     """Warn, once it is traced, of gradients and updates that a step does not place."""
     graph, late = tf.compat.v1.get_default_graph(), list[bool]()
+    given = [v for v in run.tensors.values() if isinstance(v, tf.Tensor)]
+    learns = model.trainable_variables or tf_api.gradient_order(given)
 
     def warn_of(what: str) -> None:
         _warn_once(
@@ -159,21 +158,23 @@ def _watch_step(model: Any, placed: Placed, run: Run) -> None:
         )
 
     def check() -> None:
-        if any(late):
+        if learns and any(late):
             warn_of(_GRADIENTS)
         outside = {id(inside): id(one) for one, inside in graph.captures}
-        weights = {id(v.value.handle): v.path for v in model.trainable_variables}
+        own = run.shared.states  # what a layer's call assigns
+        weights = [v for v in model.trainable_variables if id(v) not in own]
+        paths = {id(v.value.handle): v.path for v in weights}
         updated = list[str](), list[str]()  # by optimizers that are placed, by others
         for op in graph.get_operations():
             if op.type.startswith(("Assign", "ResourceScatter")) and "/" in op.name:
-                path = weights.get(outside.get(id(op.inputs[0]), 0), "")
+                path = paths.get(outside.get(id(op.inputs[0]), 0), "")
                 updated[not devices.is_update(op.name)].append(path)
         if strays := {*updated[1]} - {*updated[0], ""}:
             count, some = len(strays), min(strays)
             warn_of(f"an optimizer that is not placed updates {count} weights ({some})")
 
     if tf.executing_eagerly():
-        if tf_api.recording() and not _steps:
+        if learns and tf_api.recording() and not _steps:
             warn_of(_GRADIENTS)
     elif isinstance(graph, tf_api.FuncGraph) and not run.trains:
         run.on_gradient = lambda: late.append(all(g is not graph for g, *_ in _steps))
