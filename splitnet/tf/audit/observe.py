@@ -46,7 +46,8 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         plan: what it should do; that of the emitted model if None. Of one that was made
             with training=False the forward pass is audited.
         batch: one batch as `fit` takes it: `(x, y)` or `(x, y, sample_weight)`, with a
-            list or dict of inputs as the model has them; or `x`, a list as `(x,)`.
+            list or dict of inputs as the model has them; or `x`, a list as `(x,)`. Of
+            a dataset or generator it is the first batch.
 
     Raises:
         AuditError: there is nothing to audit by, or the step failed.
@@ -111,6 +112,10 @@ def _shapes(values: Any) -> list[tf.TensorShape]:
 
 def unpacked(batch: Any) -> tuple[Any, Any, Any]:
     """Inputs, targets and sample weights of a batch as `fit` takes it."""
+    if isinstance(batch, keras.utils.PyDataset):
+        batch = batch[0]
+    elif isinstance(batch, tf.data.Dataset | Iterator):
+        batch = next(iter(batch))
     try:
         return keras.utils.unpack_x_y_sample_weight(batch)
     except ValueError:

@@ -146,7 +146,6 @@ def test_audit_finds_what_strays_in_a_placed_model(
 ):
     monkeypatch.setattr(placing, "_place", placing._place)  # put back afterwards
     audit = sn.audit(make(cluster), None, (X, Y))
-
     assert {f.part for f in audit.findings if f.aspect == aspect} == parts
     assert words in str(audit)
 
@@ -160,7 +159,6 @@ def test_audits_in_two_threads_do_not_disturb_each_other(placed):
     """TensorFlow collects graphs for the whole process, so one waits for the other."""
     with ThreadPoolExecutor(2) as threads:
         one, other = threads.map(lambda _: sn.audit(placed, None, (X, Y)), range(2))
-
     assert one.ok
     assert (one.rows, one.moved) == (other.rows, other.moved)
 
@@ -185,6 +183,16 @@ def test_audit_without_targets_watches_the_forward_pass(cluster, placed):
     assert not sn.audit(two, None, np.ones((32, 6), "float32")).check().notes
 
 
+ITEM = {"__getitem__": lambda self, index: (X, Y)}
+
+
+def test_the_first_batch_of_a_dataset_or_generator_is_watched(placed):
+    batches = type("Batches", (keras.utils.PyDataset,), ITEM)()
+    whole = sn.audit(placed, None, (X, Y)).moved
+    for given in (batches, iter(batches), tf.data.Dataset.from_tensors(batches[0])):
+        assert sn.audit(placed, None, given).check().moved == whole
+
+
 def test_weights_that_a_layer_gets_later_are_known(cluster):
     """`quantize` and `enable_lora` make them beside the layer's first, or it rings."""
     model = emitted(cluster, layers.Dense(4, name="l"))
@@ -193,7 +201,6 @@ def test_weights_that_a_layer_gets_later_are_known(cluster):
     gc.collect()
     scale, *_ = (v for v in model.variables if v.path == "l/kernel_scale")
     lora, *_ = (v for v in model.variables if v.path == "right/lora_kernel_a")
-
     assert devices([scale, lora]) == ["CPU:1", "CPU:2"]
     known = set(map(id, placed_of(model).variables.values()))
     assert known <= set(map(id, model.variables))
@@ -280,7 +287,6 @@ def test_audit_after_fit_runs_the_step_that_fit_traced(cluster):
     model.predict(X, verbose=0)
     count = len(traced)
     again = sn.audit(model, None, (X, Y))
-
     assert len(traced) == count
     assert again.findings == first.findings != ()
     assert (again.rows, again.moved) == (first.rows, first.moved)
