@@ -104,10 +104,7 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
 
 
 def run(out: Path, epochs: int, gpus: int, say: Callable[[str], None]) -> DemoResult:
-    """Plan, draw, train and audit the network; writes into the folder `out`.
-
-    CPU devices stand in for GPUs that are missing. `say` is called with what to show.
-    """
+    """Plan, draw, train and audit the network, into folder `out`; `say` shows steps."""
     cluster = sn.local_cluster()
     real = cluster.of_kind("gpu")
     if len(real) < gpus:

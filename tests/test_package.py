@@ -53,7 +53,6 @@ def test_the_wheel_plans_draws_and_reports_outside_the_clone(wheel, tmp_path):
     outside(wheel, tmp_path, "-m", "splitnet", "draw", "plan.json", "-o", "plan.png")
     outside(wheel, tmp_path, "-m", "splitnet", "report", "plan.json")
     version = outside(wheel, tmp_path, "-m", "splitnet", "--version")
-
     assert found.strip() == str(wheel / "splitnet" / "__init__.py")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert "gpu:1" in (tmp_path / "report.html").read_text()
@@ -66,7 +65,6 @@ def test_the_wheel_has_every_module_its_licences_and_types(wheel):
     text = (info / "METADATA").read_text()
     said = HeaderParser().parsestr(text)
     view = info / "licenses" / "splitnet" / "view"
-
     assert said["Version"] == sn.__version__
     assert said["License-Expression"] == "Apache-2.0 AND OFL-1.1 AND ISC"
     assert "Apache License" in (info / "licenses" / "LICENSE").read_text()
@@ -87,7 +85,6 @@ def test_the_wheel_has_every_module_its_licences_and_types(wheel):
 
 def test_the_sdist_can_be_tested_and_documented(sdist):
     needed = ("tests", "docs", "examples", "benchmarks", "mkdocs.yml", ".ci/run")
-
     assert [name for name in needed if not (sdist / name).exists()] == []
 
 
@@ -95,7 +92,6 @@ def test_the_version_is_in_one_place():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     changelog = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
-
     assert settings["project"]["dynamic"] == ["readme", "version"]
     assert settings["tool"]["hatch"]["version"]["path"] == "splitnet/__init__.py"
     assert f"\nversion: {sn.__version__}\n" in citation

@@ -134,7 +134,6 @@ def test_each_example_has_a_page_in_the_gallery():
         or f"../images/example_{example.stem}.svg" not in page.split("\n")[2]
         or f"]({example.stem}.md)" not in index
     ]
-
     assert stale == [], "run docs/images/redraw.py"
 
 
@@ -160,7 +159,6 @@ def test_links_of_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
         if "://" not in target and not (page.parent / target).exists()
     ]
-
     assert broken == []
 
 

@@ -28,6 +28,7 @@ Kernels = Literal[
 ]
 """Classes of kernels; "" where the kind of a call tells."""
 Shape = tuple[Count | None, ...]
+Places = Mapping[str, str]  # such as the device of each part
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 

@@ -144,10 +144,7 @@ class Verdict:
 
     @cached_property
     def strategies(self) -> StrategyComparison | None:
-        """The plan among other strategies, simulated when first read.
-
-        None of a plan that is large, or not of a model's step.
-        """
+        """The plan among other strategies; None if large, or of no model's step."""
         if self.known is None and self.comparable:
             found: StrategyComparison = hook("compare_plan")(self.plan)
             return found

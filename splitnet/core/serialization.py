@@ -188,10 +188,7 @@ def check_place(path: AnyPath, what: str) -> tuple[Path, int | None]:
 
 
 def write_bytes(content: bytes, path: AnyPath, what: str) -> Path:
-    """Write a file atomically: a new file beside it takes its place.
-
-    Mode and link are kept; no half of a file is seen, or left behind if this fails.
-    """
+    """Write a file atomically, with its mode and link; nothing half is seen or left."""
     target, mode = check_place(path, what)
     with _file(f"write the {what}", path):
         beside = target.with_name(f".{secrets.token_hex(12)}.part")

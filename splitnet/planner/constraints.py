@@ -81,10 +81,7 @@ class Request:
         return tuple(devices) or self.others
 
     def reason(self, device: str) -> tuple[str, str]:
-        """The `Placement.reason` for a device, and that of a fallback if it is one.
-
-        The first is "" where the planner was free to choose.
-        """
+        """The reason of a placement, "" where all is free, and that of a fallback."""
         first, devices = self.first, self.lists[self.first]
         if self.part.kind == "input":
             return "input", ""

@@ -12,7 +12,7 @@ import numpy as np
 from splitnet.core.cluster import KINDS, Cluster, device_name
 from splitnet.core.costs import CostModel, Costs, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError
-from splitnet.core.graph import Graph, grouped, near_groups
+from splitnet.core.graph import Graph, Places, grouped, near_groups
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Memory
 from splitnet.planner import problem as problems
@@ -79,7 +79,7 @@ class Evaluator:
         """The step of the parts at once, before anything is placed."""
         return self._step("calls" if self.regroup else "parts")
 
-    def step_of(self, device_of: Mapping[str, str]) -> StepGraph:
+    def step_of(self, device_of: Places) -> StepGraph:
         """The step as it runs with a placement."""
         if self.execution == Execution():
             return self.step
@@ -88,7 +88,7 @@ class Evaluator:
         step = self._step(recompute=again, microbatches=count)
         return in_schedule(step, pipeline_of(*how))
 
-    def as_run(self, device_of: Mapping[str, str]) -> "Placed":
+    def as_run(self, device_of: Places) -> "Placed":
         """What runs for a placement: the parts, or the functions that calls make."""
         if not self.regroup:
             return self, device_of
@@ -123,7 +123,7 @@ class Evaluator:
         anywhere = self.cluster.names
         return self.problem_of([Group((name,), anywhere) for name in self.graph.part])
 
-    def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
+    def evaluate(self, device_of: Places) -> Evaluation:
         """Simulate a placement of every part."""
         ran = outcome_of(self.cluster, self.step_of(device_of), device_of)
         held, value = ran.memory, ran.timeline.seconds
@@ -133,13 +133,13 @@ class Evaluator:
             value = self.load_of(device_of)
         return Evaluation(ran.timeline, held, value, lacking_bytes(self.cluster, held))
 
-    def figures(self, device_of: Mapping[str, str], bound: float) -> dict[str, Any]:
+    def figures(self, device_of: Places, bound: float) -> dict[str, Any]:
         """What a plan says of a placement; `bound` is what is known of its value."""
         found = self.evaluate(device_of)
         figures = {"memory": found.memory, "timeline": found.timeline}
         return figures | {"value": found.value, "bound": min(bound, found.value)}
 
-    def load_of(self, device_of: Mapping[str, str]) -> float:
+    def load_of(self, device_of: Places) -> float:
         """Load of the busiest device: what the objective "throughput" counts."""
         assignment = [self.cluster.number[device_of[p]] for p in self.graph.part]
         return max(loads(self.problem.graph, assignment))
@@ -153,7 +153,7 @@ class Evaluator:
         seconds = self.step.unit_seconds[self.cluster.number[device]]
         return sum(seconds[unit] for unit in self._units.get(part, ()))
 
-    def busiest(self, device_of: Mapping[str, str]) -> float:
+    def busiest(self, device_of: Places) -> float:
         """Seconds that the busiest device computes: no step is shorter."""
         seconds = dict.fromkeys(device_of.values(), 0.0)
         for part in self._units:
@@ -191,14 +191,10 @@ class Evaluator:
         return dict(zip(self.cluster.names, problems.equivalent_devices(self.problem)))
 
     def plan(
-        self,
-        device_of: Mapping[str, str],
-        bound: float,
-        reasons: Mapping[str, str] | None = None,
-        **known: Any,
+        self, device_of: Places, bound: float, why: Places | None = None, **known: Any
     ) -> Plan:
         """The plan that a placement makes, with what else is known of it."""
-        why = reasons or dict.fromkeys(device_of, "given")
+        why = why or dict.fromkeys(device_of, "given")
         rows = tuple(
             Placement(p.name, device_of[p.name], ", ".join(p.on), why[p.name])
             for p in self.graph.parts
@@ -208,7 +204,7 @@ class Evaluator:
         return Plan(placements=rows, **known)
 
 
-Placed = tuple[Evaluator, Mapping[str, str]]
+Placed = tuple[Evaluator, Places]
 """What evaluates a placement of the parts of its graph, and the placement."""
 
 
@@ -218,7 +214,7 @@ class Found:
 
     evaluator: Evaluator
     groups: Sequence[Group]
-    device_of: Mapping[str, str]
+    device_of: Places
     solution: Solution
 
 
@@ -244,7 +240,7 @@ def executed(plan: Plan, execution: Execution) -> Plan:
 def score(
     graph: Graph,
     cluster: Cluster,
-    device_of: Mapping[str, str] | Plan,
+    device_of: Places | Plan,
     options: PlanOptions | None = None,
     **changes: Any,
 ) -> Plan:
@@ -313,7 +309,7 @@ def placed(groups: Sequence[Group], wanted: Iterable[str]) -> dict[str, str]:
     }
 
 
-def moved(graph: Graph, at: Mapping[str, str], part: str, to: str) -> dict[str, str]:
+def moved(graph: Graph, at: Places, part: str, to: str) -> dict[str, str]:
     """The placement `at` with a part, and what near= binds to it, on another device."""
     [group] = (names for names in near_groups(graph.parts) if part in names)
     return {**at, **dict.fromkeys(group, to)}

@@ -142,11 +142,8 @@ def problem_of(
     forward = ForwardGraph(np.array(order, np.int64), *follows, numbers)
     times = np.array([step.unit_seconds[keys.index(key)] for key in kinds]).T
     # Sums of these are below what devices hold: gradients go as they are used.
-    held = [
-        u.weight_bytes + step.slot_copies * u.trained_bytes + u.saved_floor
-        for u in step.units
-    ]
-    none = load_graph.rows_of([[]] * step.count)
+    n, none = step.slot_copies, load_graph.rows_of([[]] * step.count)
+    held = [u.weight_bytes + n * u.trained_bytes + u.saved_floor for u in step.units]
     units = LoadGraph(
         np.ascontiguousarray(times, np.float64),
         np.array(held, np.float64),
@@ -230,10 +227,7 @@ def value_of(problem: Problem, objective: str, assignment: Ints) -> float:
 
 
 def equivalent_devices(problem: Problem) -> list[int]:
-    """Number devices so that interchangeable ones share a number.
-
-    They have equal times, memory and links, and every group may use both or neither.
-    """
+    """Number devices; those alike in times, memory, links and use share a number."""
     graph, step, count = problem.graph, problem.step, problem.device_count
     columns = (column.tobytes() for column in graph.allowed.T)
     keys = list(zip(graph.kind.tolist(), graph.capacity_bytes.tolist(), columns))

@@ -168,10 +168,7 @@ def largest_batch(
 
 
 def relocate(plan: Plan, cluster: Cluster) -> Plan:
-    """The plan on another cluster, every part pinned to the device that it had.
-
-    A missing device is replaced by the least loaded one of its kind, and recorded.
-    """
+    """The plan on another cluster; a missing device is the least loaded of its kind."""
     evaluator = replace(evaluator_of(plan), cluster=cluster)
     wanted = with_pins(plan.graph, plan)
     load = dict.fromkeys(cluster.names, 0.0)

@@ -162,10 +162,7 @@ class StepGraph:
 
     @cached_property
     def tails(self) -> list[float]:
-        """The least seconds from the end of every task to the end of the step.
-
-        Every task is on its fastest device, copies are free and `waits` left out.
-        """
+        """Least seconds from the end of each task to the step's: copies are free."""
         n, items = self.count, self.items
         fastest = [min(each) for each in zip(*self.task_seconds)]
         tails = [0.0] * len(fastest)
@@ -215,10 +212,7 @@ def step_graph(
     shares = batch_shares(graph.batch, microbatches)
     sizes = {size: scaled_graph(graph, size) for size in shares}
     pieces = [sizes[size] for size in shares]
-    inside = {
-        size: edges_and_memory(piece, units, flows, again)
-        for size, piece in sizes.items()
-    }
+    inside = {n: edges_and_memory(g, units, flows, again) for n, g in sizes.items()}
     weights = _weights(pieces, unit_of_call(units), flows)
     home = grouped(weights, lambda weight: weight.source)
     backward = [any(flows[i] for i in own) for own in units]

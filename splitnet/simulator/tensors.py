@@ -111,10 +111,7 @@ class _Output:
 def edges_and_memory(
     graph: Graph, units: Units, has_backward: Sequence[bool], recompute: Sequence[bool]
 ) -> tuple[tuple[Item, ...], list[UnitMemory]]:
-    """Tensors between units, and the memory of what stays inside them.
-
-    Which calls have a backward pass, and which units run forward again there.
-    """
+    """Tensors between units, and the memory of what stays inside them."""
     unit = unit_of_call(units)
     keys, outputs = _outputs(graph, unit, has_backward)
     # For each view, the tensor whose memory it shares inside its unit.

@@ -50,7 +50,6 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
     sn.plan(chain(2, flops=2e10), Cluster.of("gpu"), regroup=True).save(source)
     cli(f"{words} {source}")
     assert load_plan(source).regroup
-
     assert str(plan.execution) == "in 4 micro-batches (gpipe)"
     assert cli(f"simulate {saved} --json").answer["seconds"] == plan.seconds
     cli(f"plan {source} --cluster 2*gpu -o {saved} --strategy auto --towers 2")
@@ -74,7 +73,6 @@ def test_plan_shows_its_best_so_far_on_a_terminal(plan_file, tmp_path):
     """A person sees a bar and the best step yet, in units; the answer stays clean."""
     words = ("-m", "splitnet", "plan", plan_file, "--cluster", "2*gpu,cpu")
     said, answer = on_a_terminal(tmp_path, *words, "--time-limit", "1")
-
     assert re.search(r"planning.*best [\d.]+ (us|ms|s)\b", said)
     assert "\x1b" not in answer
 
@@ -92,7 +90,6 @@ def test_progress_is_shown_while_log_lines_are_hidden(tmp_path):
         "    time.sleep(0.5)\n"
         "    advance(2, 'loaded')\n",
     )
-
     assert "still loading" in said
     assert "start-up line" not in said
 

@@ -58,7 +58,6 @@ def copied(**changes):
 def test_audit_of_a_faultless_step_is_clean():
     audit = audit_of(PLAN, SEEN)
     tell = {row.part: row for row in audit.rows}["tell"]
-
     assert audit.check() is audit
     assert "all as planned" in str(audit)
     assert all(planned == actual for planned, actual in audit.moved.values())
@@ -102,7 +101,6 @@ CROSSED = "from gpu:0 to gpu:1: 1.00 MiB, planned 0 B (stray)"
 def test_audit_finds(aspect, step, words):
     """One wrong thing is one finding, which names what, where and where planned."""
     (finding,) = audit_of(PLAN, step).findings
-
     assert finding.aspect == aspect
     assert words in finding.text
 
@@ -132,7 +130,6 @@ def test_audit_notes_what_is_no_finding():
 def test_audit_is_not_clean_where_nothing_was_seen():
     """Neither an empty step, nor one without any update though it was watched."""
     ops = tuple(op for op in SEEN.ops if op.phase != "update")
-
     assert not audit_of(PLAN, Observation()).ok
     findings = audit_of(PLAN, replace(SEEN, ops=ops)).findings
     assert {finding.aspect for finding in findings} == {"updates"}
@@ -143,7 +140,6 @@ def test_audit_counts_the_calls_and_gradient_passes_of_a_step_of_ones_own():
     sent = tuple(copy for copy in SEEN.copies if copy.kind == "gradient")
     back = tuple(op for op in SEEN.ops if op.phase == "backward")
     again = replace(SEEN, copies=SEEN.copies + sent)
-
     assert sent
     assert not audit_of(PLAN, again).ok
     assert audit_of(PLAN, replace(again, ops=SEEN.ops + back)).ok

@@ -45,7 +45,6 @@ def in_notebook(value, kind):
 
 def test_plans_and_audits_show_themselves_in_a_notebook():
     audit = Audit(SMALL, (), (FINDING,), {})
-
     assert in_notebook(SMALL.timeline, "image/svg+xml").startswith("<svg")
     for value, said in ((audit, "left ran on cpu:0."), (SMALL, "1.50 times")):
         page = in_notebook(value, "text/html")
@@ -67,7 +66,6 @@ def test_nets_and_clusters_show_themselves_in_a_notebook():
     net.output(net.merge("join", its, lambda its: its[0]))
 
     picture = in_notebook(net, "image/svg+xml")
-
     assert picture.startswith("<svg")
     for words in ("image&lt;1&gt;", ">see<", "on gpu:1", ">join<", "on cpu"):
         assert words in picture.replace("&#45;", "-")
@@ -93,5 +91,4 @@ def test_a_notebook_shows_a_bar_while_it_plans(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", display)
 
     notebook_progress()(0.5, 0.0123)
-
     assert shown == ['planning <progress value="0.500"></progress> best 0.0123']

@@ -28,7 +28,6 @@ def test_only_regular_files_of_some_size_are_read_and_replaced(tmp_path):
     for name, message in writes.items():
         with pytest.raises(PlanFileError, match=message):
             write_bytes(b"", tmp_path / name, "picture")
-
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert sorted(os.listdir(tmp_path)) == ["big", "circle", "link", "pipe"]
 
@@ -53,7 +52,6 @@ def test_writing_keeps_mode_and_link(tmp_path):
     (tmp_path / "link").symlink_to("plan.json")
 
     write_json({"a": 1}, tmp_path / "link", "plan")
-
     assert (tmp_path / "link").is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert load_file(path, "plan", dict) == {"a": 1}
@@ -69,6 +67,5 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
     for values in ({"a": nan}, {"a": "\ud800"}, {"a": object()}):
         with pytest.raises(PlanFileError, match="cannot write the plan"):
             write_json(values, path, "plan")
-
     assert load_file(path, "plan", dict) == {"old": 1}
     assert os.listdir(tmp_path) == ["plan.json"]

@@ -67,7 +67,6 @@ ALL_APART = altered(APART, "parts", "c2", apart=("c0", "c1"))
 )
 def test_what_fits_is_found(graph, box, options):
     plan = plan_graph(graph, box, **options)
-
     assert has_room(plan)
     assert len(set(plan.device_of.values())) > 1
 
@@ -149,7 +148,6 @@ def test_every_remedy_that_is_named_helps(case, kinds, least, monkeypatch):
     with pytest.raises(InfeasibleError) as caught:
         plan_graph(graph, box, pins=pins, regroup=regroup)
     remedies = re.search(r"try +(.*)$", str(caught.value))[1].split(", or ")
-
     assert all(any(kind in one for one in remedies) for kind in kinds.split()), remedies
     for one in remedies:
         there, machine, pinned = changed(one, case, less=0)
@@ -166,5 +164,4 @@ def test_what_does_not_do_is_given_up_after_two_tries(monkeypatch):
     monkeypatch.setattr(planner, "fits_somewhere", lambda *a: tries.append(a))
     with pytest.raises(InfeasibleError, match="nothing was found that would do"):
         plan_graph(chain(3), gpus(1, 1))
-
     assert len(tries) == 2 * 3

@@ -28,7 +28,6 @@ def test_functions_are_convex_parts_of_one_device(count):
     graph = with_pins(random_dag(count, count), pins)
     device_of = {call.name: draw.choice(["gpu:0", "gpu:1"]) for call in graph.calls}
     parted, device = as_run(graph, device_of)
-
     assert {c.name: device[c.part] for c in parted.calls} == device_of
     assert nx.is_directed_acyclic_graph(between_parts(parted))
     for one in parted.calls:
@@ -69,7 +68,6 @@ def test_functions_end_where_data_cross(names, edges, away, parts):
     """Long ones as well, where one tensor passes; names are of calls or of ends."""
     graph = graph_of("g", [call(name) for name in names], [tuple(e) for e in edges])
     device_of = {name: f"gpu:{int(name in away)}" for name in names}
-
     assert [part.name for part in as_run(graph, device_of)[0].parts] == parts
 
 
@@ -88,7 +86,6 @@ def test_functions_that_share_weights_are_bound_and_others_stay_apart():
     graph = altered(graph, "parts", "c1", apart=("c0",))
     on = dict.fromkeys(names, "gpu:0") | dict.fromkeys(("c1", "c4"), "gpu:1")
     parted, _ = as_run(altered(graph, "parts", "c4", near=("c1",)), on)
-
     assert parted.part["c4"].near == ("c1",)
     assert parted.part[parted.call["c3"].part].near == (parted.call["x"].part,)
     assert parted.part["c1"].apart == (parted.call["c0"].part,) == ("x .. c0",)

@@ -40,7 +40,6 @@ def test_plan_file_round_trips(tmp_path, plan):
     plan.save(tmp_path / "a.json")
     loaded = load_plan(tmp_path / "a.json")
     loaded.save(tmp_path / "b.json")
-
     assert loaded == plan
     assert score(plan.graph, BOX, plan, training=plan.training).seconds == plan.seconds
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
@@ -53,7 +52,6 @@ def test_plan_file_may_be_edited_by_hand(tmp_path):
     values["placements"][2]["reason"] = "{0}"
     path.write_text(json.dumps(values))
     plan = load_plan(path)
-
     assert plan.device_of["tell"] == "gpu:0"
     assert plan.value > WHOLE["value"]
     assert not plan.fallbacks
@@ -68,7 +66,6 @@ def test_plan_file_keeps_the_bound_of_its_search():
     """Loading proves no such bound; a plan of another value has one proven anew."""
     plan = plan_graph(wide(2), BOX)
     values = plan_to_dict(replace(plan, bound=0.97 * plan.value))
-
     assert plan_from_dict(values).bound == 0.97 * plan.value
     assert plan_from_dict(values | {"bound": 1e9}).bound == plan.value
     edited = plan_from_dict(values | {"value": 1e-9})
@@ -149,6 +146,5 @@ def test_plan_file_mangled_at_random_raises_nothing_else(seed, junk):
 
 def test_plan_file_refuses_a_cost_model_of_ones_own(tmp_path):
     plan = plan_graph(wide(2, flops=100.0), BOX, costs=Seconds())
-
     with pytest.raises(sn.PlanFileError, match="cannot hold costs of class 'Seconds'"):
         plan.save(tmp_path / "plan.json")

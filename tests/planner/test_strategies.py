@@ -30,7 +30,6 @@ def test_the_fastest_of_a_heavy_chain_is_named():
     """A chain gains nothing from its own plan; towers and a pipeline do."""
     plan = two_stages()
     found, said = compare_plan(plan), str(plan.verdict)
-
     assert found.best.kind == "towers"
     assert found["pipeline"].seconds < found["one device"].seconds
     assert "times as fast as one device" in str(found)
@@ -50,7 +49,6 @@ def test_the_fastest_of_a_heavy_chain_is_named():
 def test_a_step_of_views_takes_no_time_on_any_device():
     calls = tuple(replace(call, kind="Flatten", weights=()) for call in chain(2).calls)
     plan = sn.plan(replace(chain(2), calls=calls, weights=()), BOX, strategy="auto")
-
     assert "0 s a step; no gain over" in str(plan.verdict)
     assert "is fastest; not worth distributing" in str(compare_plan(plan))
 
@@ -60,7 +58,6 @@ def test_a_chain_on_one_device_is_cut_into_stages():
     found = compare_plan(plan_graph(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"}))
     pins = {"c[01]": "cpu:1", "c[23]": "cpu:2"}
     cpus = plan_graph(chain(4, flops=4e11), sn.Cluster.of("3*cpu"), pins=pins)
-
     assert "strategy='auto', microbatches=" in found["pipeline"].how
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
     assert {"cpu:1", "cpu:2"} <= set(compare_plan(cpus)["towers"].devices)
@@ -102,7 +99,6 @@ def test_a_plan_that_runs_another_way_is_simulated_so():
     """Timeline, memory and value are those of the execution; no bound is known."""
     plan, how = two_stages(), Execution(4, "1f1b", ("gpu:0",))
     piped = executed(plan, how)
-
     assert piped.timeline == sn.simulate(piped)
     assert piped.bound == 0.0 < piped.value == piped.seconds < plan.seconds
     assert {task.microbatch for task in piped.timeline.tasks} == {0, 1, 2, 3}
@@ -158,6 +154,5 @@ def test_pipeline_never_beats_the_ideal_and_comes_near_it(schedule):
         timeline = sn.simulate(plan, microbatches=count, schedule=schedule)
         ran = [(t.part, t.phase, t.microbatch) for t in timeline.tasks if t.part != "x"]
         ideal = plan.seconds * (count + 1) / (2 * count)
-
         assert ideal <= timeline.seconds <= 1.02 * ideal
         assert len(set(ran)) == len(ran) == 4 * (count + count) + 4

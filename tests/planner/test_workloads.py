@@ -40,7 +40,6 @@ def max_load(data, device_of):
 
 def test_workload_becomes_a_graph_with_a_part_per_node():
     graph, cluster = workload_of(DIAMOND | {"maxSizePerFPGA": 8.8})
-
     assert [part.name for part in graph.parts] == ["9", "3", "5", "7"]
     assert [call.name for call in graph.calls] == ["3", "5", "7", "9"]
     assert cluster.names == ("gpu:0", "gpu:1", "cpu:0")
@@ -54,7 +53,6 @@ def test_a_planned_workload_is_worth_its_maximum_load(data, contiguity):
     """That of the busiest device; classes and memory are kept, long nodes spread."""
     how = {"objective": "throughput", "contiguity": contiguity}
     plan = plan_graph(*workload_of(data), **how)
-
     assert plan.value == pytest.approx(max_load(data, plan.device_of))
     assert plan.bound <= plan.value
     assert plan.device_of["3"] == plan.device_of["7"]

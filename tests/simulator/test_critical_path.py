@@ -39,7 +39,6 @@ def test_waits_fill_every_gap_with_what_happens_elsewhere():
     """gpu:1 waits for a, then for its copy; gpu:2 for nothing at all."""
     found = Timeline((A, C, B, E, F, D), (P, Q, R), DEVICES, {}).waits
     measured = Timeline((task("a", 1, 2),), (), DEVICES, {}).waits
-
     assert found["gpu:0"] == [(P, 3, 4), (B, 4, 6), (R, 6, 7.5)]
     assert found["gpu:1"] == [(A, 0, 2), (P, 2, 4), (Q, 6, 6.5), (None, 7, 9)]
     assert found["gpu:2"] == [(None, 0, 9)]

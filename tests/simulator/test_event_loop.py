@@ -87,7 +87,6 @@ SHARED = graph([LEFT, RIGHT, JOIN], "left-join right-join")
 def test_what_a_step_consists_of(one, devices, training, names):
     """Inference is forward; integers get no gradient; a shared weight one update."""
     found = outcome(one, box(), devices, training=training)
-
     assert sorted(spans(found)) == names.split()
     assert len(found.timeline.tasks) + len(found.timeline.copies) == len(names.split())
 
@@ -97,7 +96,6 @@ def test_parts_that_wait_for_each_other_count_call_by_call():
     calls = [dense("p1", "p"), dense("q"), dense("p2", "p")]
     calls += [dense("r1", "r"), dense("r2", "r")]
     step = step_graph(graph(calls, "p1-q q-p2 p2-r1 r1-r2"), box(), Seconds())
-
     assert [unit.name for unit in step.units] == ["p1", "q", "p2", "r1"]
     assert step.parts == ["p", "q", "p", "r"]
 
@@ -112,7 +110,6 @@ def test_gradients_flow_between_trained_weights_and_outputs():
     wanted = (one, ["a", "b"], ["a"]), (frozen, [], []), (stopped, [], [])
     for which, flows, trained in wanted:
         units = step_graph(which, box(), Seconds()).units
-
         assert [unit.name for unit in units if unit.has_backward] == flows
         assert [unit.name for unit in units if unit.trained] == trained
         assert [unit.weight_bytes for unit in units] == [0, 8, 0, 8]
@@ -125,7 +122,6 @@ def test_a_shared_embedding_sends_rows_where_all_of_a_unit_look_up():
     calls += [dense("b", out=3, **look), dense("c", weights=("table",))]
     one = graph(calls, "i-a i-b a-c", weight_bytes=100)
     [table] = step_graph(one, box(), Seconds()).weights
-
     assert table.row_bytes == (4, 4, 0)
     assert table.sum_bytes([True, True, False]) == 8
     assert table.sum_bytes([False, True, True]) == 104

@@ -36,7 +36,6 @@ def test_a_schedule_orders_the_tasks_of_stages(names, devices, schedule, first, 
     how = Execution(4, schedule)
     found = outcome(graph(calls, edges, batch=4), box(), devices, how)
     updates = [t for t in found.timeline.tasks if t.phase == "update"]
-
     assert order(found, "gpu:0").startswith(first)
     assert order(found, "gpu:1").startswith(second)
     assert sorted(task.part for task in updates) == sorted(set(names) - {"m"})
@@ -68,5 +67,4 @@ def test_shares_of_an_odd_batch_differ_by_one_sample():
     one = graph([dense("a", seconds=5.0)], "", batch=5)
     tasks = outcome(one, box(), "0", Execution(2)).timeline.tasks
     forward = [task.stop - task.start for task in tasks if task.phase == "forward"]
-
     assert forward == pytest.approx([3, 2], rel=1e-4)

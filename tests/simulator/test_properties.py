@@ -54,7 +54,6 @@ def test_every_task_runs_once_after_all_that_it_depends_on(seed):
     run, n = run_step(step, device), step.count
     arrived = {(c.item, c.target): c.stop for c in run.copies if not c.is_gradient}
     spans = {}
-
     assert all(run.ran[:n])
     assert run.ran[n : 2 * n] == [unit.has_backward for unit in step.units]
     assert run.ran[2 * n :] == [bool(unit.trained) for unit in step.units]

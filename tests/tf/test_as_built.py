@@ -29,7 +29,6 @@ def test_layers_run_where_their_variables_are(cluster):
     placed = sn.place(model, cluster, pins="as_built", batch=8, time_limit=0.5)
     plan = sn.plan_of(placed)
     where = {call.name: plan.device_of[call.part] for call in plan.graph.calls}
-
     assert {where[name] for name in ("lstm_0", "relu_0")} == {"gpu:0"}
     assert {where[name] for name in ("lstm_1", "relu_1")} == {"gpu:1"}
     assert where["head"] == "cpu:0"
@@ -59,7 +58,6 @@ def test_one_device_for_all_is_said_at_the_callers_line(cluster):
 
     with pytest.warns(UserWarning, match="are on cpu:0") as caught:
         sn.plan(model, cluster, pins="as_built", time_limit=0.5)
-
     assert caught[0].filename == __file__
 
 

@@ -140,7 +140,6 @@ def test_models_of_a_class_train_as_plain(make, cluster):
         made = one.fit(x, y, epochs=2, verbose=0)
         seen = one.evaluate(x, y, verbose=0, return_dict=True)
         found.append([made.history, seen, one.get_weights(), one(x)])
-
     assert_near(*found)
     assert type(placed) is type(model)
     sn.audit(placed, None, (x, y)).check()
@@ -160,7 +159,6 @@ def test_what_hangs_on_a_model_is_its_own(cluster):
     model.fit(x, y, verbose=0)
     placed = sn.place(model, cluster, batch=4, time_limit=0.1)
     placed.steps.assign(5.0)
-
     assert float(model.steps) == 1.0
     assert placed.second is not model.second
     assert placed.blocks[0] is placed.get_layer("a")

@@ -56,7 +56,6 @@ def test_demo_learns_to_compare_held_out_digits(folder, monkeypatch):
     words = ("-m", "splitnet", "demo", "--epochs", "1", "--out", "shown")
     done = python(*words, cwd=folder)
     accuracy = re.search(r"^validation accuracy ([\d.]+) %", done.stdout, re.MULTILINE)
-
     assert done.stderr == ""
     assert float(accuracy[1]) >= 94
     assert "\naudit: all as planned\n" in done.stdout
@@ -114,7 +113,6 @@ def test_what_cannot_be_is_said(cli, monkeypatch, words, said):
     elif words.startswith("config"):
         monkeypatch.setenv("SPLITNET_VISIBLE", "97")
     printed = cli(words, 2)
-
     assert printed.out == ""
     assert said in printed.err
     assert "options.py" not in printed.err

@@ -32,7 +32,6 @@ def device_of(text, layer):
 def test_summary_has_a_device_for_every_layer(model):
     """Inputs, shared layers, long names, what is nested; the table stays straight."""
     text = sn.summary(model, expand_nested=True, show_trainable=True)
-
     assert device_of(text, "x") == "cpu:0"
     assert sorted(device_of(text, LONG[:8]).split(", ")) == ["gpu:0", "gpu:1"]
     assert device_of(text, "add") == "cpu:0"
@@ -50,7 +49,6 @@ def test_model_summary_shows_devices(model, capsys):
     shown = capsys.readouterr().out
     said = []
     model.summary(print_fn=said.append)
-
     assert device_of(shown, "add") == "cpu:0"
     assert said[0] in shown
     plain = sn.unplace(model)

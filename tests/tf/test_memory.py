@@ -72,7 +72,6 @@ def test_a_step_holds_what_plain_keras_holds_and_what_was_planned(tmp_path):
     """At most 1.1 of plain Keras, 15 % off the plan; much less if computed again."""
     found = story(PEAKS, tmp_path, seconds=900, TF_ENABLE_ONEDNN_OPTS="1")  # counts
     plain = found["plain"][0]
-
     assert plain > 100_000_000
     assert max(found["placed"][0], found["piped"][0]) < 1.1 * plain
     assert found["recomputed"][0] < 0.5 * plain

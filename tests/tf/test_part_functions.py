@@ -244,7 +244,6 @@ def test_a_placed_model_runs_inside_a_dataset(cluster):
     dense = layers.Dense(5, "relu", name="dense")
     models = pair(chain(dense), cluster, dense="gpu:0", head="gpu:1")
     rows = tf.data.Dataset.from_tensor_slices(X).batch(4)
-
     assert_near(*(list(rows.map(one)) for one in models))
 
 
@@ -267,7 +266,6 @@ def test_uneven_batches_are_traced_less_often_than_by_keras(cluster):
         one.fit(x, y, batch_size=32, epochs=2, verbose=0)
         one.predict(x[:50], batch_size=25, verbose=0)
         counts.append(sum(traced))
-
     assert 0 < counts[1] < counts[0]
 
 

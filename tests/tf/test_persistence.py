@@ -72,7 +72,6 @@ def test_saved_model_loads_without_splitnet_on_one_cpu(saved, trained, case, tmp
     for path, data in zip(paths, case.x):
         np.save(path, data)
     done = python("-c", STRANGER, saved, *paths, TF_CPP_MIN_LOG_LEVEL="3")
-
     assert done.stdout.split()[-2:] == ["Functional", "2"]
     assert_near(np.load(paths[2]), trained.predict(case.x, verbose=0))
 
@@ -108,7 +107,6 @@ def test_weights_go_both_ways(trained, case, tmp_path):
     plain.load_weights(tmp_path / "placed.weights.h5")
     plain.save_weights(tmp_path / "plain.weights.h5")
     other.load_weights(tmp_path / "plain.weights.h5")
-
     np.testing.assert_equal(trained.get_weights(), other.get_weights())
     assert other.get_layer("see").kernel.value.device.endswith("CPU:2")
 
@@ -120,7 +118,6 @@ def test_export_names_no_device_and_leaves_all_placed(trained, case, cluster, tm
     trained.export(tmp_path / "served", verbose=False)
     text = (tmp_path / "served" / "saved_model.pb").read_bytes()
     served = tf.saved_model.load(str(tmp_path / "served"))
-
     assert b"device:CPU:1" not in text
     assert b"sn_k" not in text
     answer = served.serve([tf.constant(one) for one in case.x])

@@ -27,7 +27,6 @@ def test_a_plan_says_how_it_runs(cluster):
     told = emitted(cluster, microbatches=3, schedule="1f1b", recompute=True)
     net = chain().source
     again = sn.emit(net, sn.plan_of(told))
-
     assert sn.plan_of(told).execution == sn.plan_of(again).execution
     assert "in 3 micro-batches (1f1b), recomputing on" in repr(sn.plan_of(again))
     assert placed_of(again).pipeline == placed_of(told).pipeline
@@ -73,7 +72,6 @@ def test_recompute_runs_the_forward_pass_twice(cluster):
         sum(row.ops for row in sn.audit(model, None, (X[:12], Y[:12])).check().rows)
         for model in (emitted(cluster, recompute=r) for r in (False, True, "auto"))
     )
-
     assert twice > once + 5
     assert auto == once
 

@@ -84,7 +84,6 @@ def test_a_predicted_step_is_within_a_factor_of_two(
 ):
     """Of the published one; and the verdict says that it is estimated."""
     found = predicted(build, policy, batch, preset, training)
-
     assert "estimated" in str(found.verdict)
     assert 0.5 < found.seconds / published < 2.0
 
@@ -111,6 +110,5 @@ def test_layers_cost_what_they_compute_when_a_model_predicts():
         return keras.Model(x, layers.Dense(4)(y))
 
     step, ahead = (sn.read(build, 32, training=one).call for one in (True, False))
-
     assert step["drop"].forward_flops > ahead["drop"].forward_flops == 0
     assert step["norm"].moved_bytes > 1.5 * ahead["norm"].moved_bytes

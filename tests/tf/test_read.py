@@ -45,7 +45,6 @@ def test_read_names_every_call_and_leaves_a_keras_model_alone():
     nodes = [len(layer._inbound_nodes) for layer in model.layers]
     before = model.get_weights()
     graph = sn.read(model)
-
     assert [call.name for call in sn.read(net).calls] == ["x", "a/d", "a/d@2"]
     assert [part.kind for part in graph.parts] == ["input", "branch"]
     assert [len(layer._inbound_nodes) for layer in model.layers] == nodes
@@ -104,7 +103,6 @@ def test_read_knows_the_size_of_a_batch_that_is_folded():
         (einsum(x), (6, 8, 4)),
     ):
         call = sn.read(keras.Model(x, dense(folded)), batch=6).call["dense"]
-
         assert call.output_shapes == (shape,)
         assert call.forward_flops == math.prod(shape) * (2 * 16 + 1)
 
@@ -125,7 +123,6 @@ def test_read_keeps_the_types_of_a_policy():
     with in_policy("mixed_float16"):
         inner = keras.Sequential([keras.Input((2,)), layers.Dense(2), layers.Dense(2)])
         calls = sn.read(stack(Traced(), inner, layers.Dense(1)), batch=8).calls
-
     assert [call.output_dtypes for call in calls] == [("float32",), *[("float16",)] * 3]
 
 
@@ -136,7 +133,6 @@ def test_a_model_that_was_read_is_trained():
     before = model.get_weights()
     model.compile("sgd", "mse")
     model.fit(np.ones((8, 6)), np.ones((8, 2)), batch_size=8, verbose=0)
-
     assert (model.get_weights()[0] != before[0]).all()
 
 
@@ -151,7 +147,6 @@ def test_a_plan_of_a_function_is_one_of_what_it_builds_next():
     cluster = sn.local_cluster(stand_in_gpus=2)
     plan = sn.plan(build, cluster, batch=4, pins={"dense": "gpu:0", "dense_1": "gpu:1"})
     models = {sn.emit(build, plan).name for _ in range(2)}
-
     assert sn.score(build, cluster, plan, batch=4).seconds == plan.seconds
     assert sn.plan(sn.read(build, 4), cluster, pins=plan).device_of == plan.device_of
     assert len(models) == 2
@@ -161,5 +156,4 @@ def test_a_model_with_inputs_by_name_has_a_largest_batch():
     box = sn.Cluster.of("gpu", "cpu", memory="64 MiB", cpu_memory="32 MiB")
     inputs = {n: keras.Input((32,), name=n) for n in ("a", "b")}
     joined = layers.Concatenate()(list(inputs.values()))
-
     assert sn.largest_batch(keras.Model(inputs, layers.Dense(64)(joined)), box) > 32

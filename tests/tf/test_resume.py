@@ -43,7 +43,6 @@ def test_resumed_training_drops_what_it_would_have_dropped(cluster, tmp_path, re
             trained(cluster, at(2, [].pop), sn.ResumeTraining(tmp_path / "backup"))
     signal.raise_signal(signal.SIGTERM)
     rest = trained(cluster, sn.ResumeTraining(tmp_path / "backup"))
-
     assert rest == pytest.approx(whole[2:], rel=1e-6)
     assert not (tmp_path / "backup").exists()
     assert reached == [1]
@@ -63,6 +62,5 @@ def test_termination_saves_the_step_and_exits(epoch, left, cluster, tmp_path, re
         os.truncate(tmp_path / "backup" / (last if epoch == 2 else file), 9)
     if epoch == 0:
         (tmp_path / "backup" / last).unlink()
-
     assert len(trained(cluster, sn.ResumeTraining(tmp_path / "backup"))) == left
     assert reached == []

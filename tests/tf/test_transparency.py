@@ -73,5 +73,4 @@ def test_placed_equals_plain_with_optimizers(optimizer, cluster):
     case = replace(branches, optimizer=optimizer, sizes=(5, 5, 5, 5))
 
     _, audit = assert_same(case, cluster)
-
     assert not [key for key, (_, sent) in audit.moved.items() if key[2] == "other"]

@@ -137,7 +137,6 @@ def test_explorer_json_has_a_tree_of_the_layers_of_each_part():
     draft.part("head", ["body"], at="gpu:0")
     data = read(explorer_json(draft.plan("2*gpu")))
     x, body, head = data["parts"]
-
     assert (body["tree"]["times"], len(body["tree"]["inside"])) == (5, 5)
     assert body["tree"]["inside"][4]["inside"] == [8, 9]
     assert (x["tree"], head["tree"]) == (None, None)

@@ -157,10 +157,7 @@ def undivided(plan: Plan) -> Evaluator:
 
 
 def compare_plan(plan: Plan) -> StrategyComparison:
-    """Compare a plan with other ways to run its model on its cluster; none is searched.
-
-    A pipeline keeps the plan's devices, or has stages of even work.
-    """
+    """Compare a plan with other ways to run its model on its cluster; no search."""
     mine = replace(evaluator_of(plan), objective="latency")
     whole = replace(undivided(plan), objective="latency")
     graph, here = whole.graph, plan.cluster

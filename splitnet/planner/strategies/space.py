@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from splitnet.core import replication
 from splitnet.core.cluster import Cluster
-from splitnet.core.graph import BATCH_NORMS, Call, Graph, Towers, grouped
+from splitnet.core.graph import BATCH_NORMS, Call, Graph, Places, Towers, grouped
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, Placed, placed
 from splitnet.planner.problem import running_order
@@ -250,11 +250,7 @@ def towers_of_stages(
 
 
 def _copied(
-    one: Evaluator,
-    at: Mapping[str, str],
-    index: Mapping[str, int],
-    devices: Devices,
-    home: str | None,
+    one: Evaluator, at: Places, index: Mapping[str, int], on: Devices, home: str | None
 ) -> Iterator[Placed]:
     """A placement `at` with some parts as towers, one on each row of devices.
 
@@ -274,12 +270,12 @@ def _copied(
     # Also of a frozen one, which may be thawed.
     norms = (c.kind == "BatchNormalization" or sees_batch(c) for c in graph.calls)
     norm = BATCH_NORMS[any(norms)]
-    homes = {name: home or devices[0][i] for name, i in index.items()}
+    homes = {name: home or on[0][i] for name, i in index.items()}
     towers = {
-        name: Towers(tuple((row[i],) for row in devices), (homes[name],), norm)
+        name: Towers(tuple((row[i],) for row in on), (homes[name],), norm)
         for name, i in index.items()
     }
-    sizes = {*replication.batch_shares(graph.batch, len(devices)), 1} - {0}
+    sizes = {*replication.batch_shares(graph.batch, len(on)), 1} - {0}
     made = replication.expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}
     reader = {part[t.source]: at[part[t.target]] for t in reversed(away)}  # the first
@@ -287,6 +283,6 @@ def _copied(
         device_of[name] = reader.get(name, default)
         if replication.weights_part(name) in device_of:
             device_of[replication.weights_part(name)] = homes[name]
-        for k, row in enumerate(devices):
+        for k, row in enumerate(on):
             device_of[replication.tower_part(name, k)] = row[i]
     yield replace(one, graph=made), device_of

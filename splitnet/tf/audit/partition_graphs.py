@@ -10,7 +10,7 @@ import contextlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -139,11 +139,7 @@ class ExecutedStep:
     """
 
     def __init__(
-        self,
-        nodes: Sequence[Any],
-        graphs: Collection[Any],
-        names: Names,
-        shares: Sequence[int],
+        self, nodes: list[Any], graphs: Iterable[Any], names: Names, shares: list[int]
     ) -> None:
         self.nodes, self.names, self.shares = list(map(Node, nodes)), names, shares
         self._by_name = {node.name: node for node in self.nodes}
@@ -173,10 +169,7 @@ class ExecutedStep:
         self.sent = [(one, users[one.attr["tensor_name"].s]) for one in sends]
 
     def samples(self, nodes: Sequence[Node]) -> float:
-        """Samples of a tensor between these ops, where its trace leaves the batch open.
-
-        A tower has its share; of micro-batches it is the mean.
-        """
+        """Samples of an open batch between ops: of a tower, or a mean micro-batch."""
         if not any(node.in_part for node in nodes):
             return sum(self.shares)
         count, number = next(filter(None, map(self.names.tower, nodes)), (1, 0))

@@ -30,8 +30,7 @@ class InnerNode:
         self.input_tensors: list[Any] = list(arguments.keras_tensors)
         self.is_input = not self.input_tensors
         self.outputs = [
-            keras.KerasTensor(x.shape, x.dtype, sparse=x.sparse, name=x.name)
-            for x in specs
+            keras.KerasTensor(x.shape, x.dtype, x.sparse, name=x.name) for x in specs
         ]
         for tensor in self.outputs:
             keras_api.set_producer(tensor, self)
@@ -114,10 +113,7 @@ def counted(name: str, taken: Counter[str]) -> str:
 
 
 def run_again(nodes: list[Any], seen: dict[int, Any], call: Callable[..., Any]) -> None:
-    """Call the operations of nodes again, on the tensors that `seen` has by ids.
-
-    It gets those that they make; what it lacks is what it was.
-    """
+    """Call operations of nodes again, with what `seen` has by ids, and add to it."""
     for node in nodes:
         for tensor in node.input_tensors:
             seen.setdefault(id(tensor), tensor)

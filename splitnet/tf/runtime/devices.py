@@ -89,10 +89,7 @@ def _real_gpus() -> Iterator[tuple[Device, Details]]:
 
 
 def host_memory_bytes() -> int:
-    """Free memory of the host in bytes, within a container's limit.
-
-    Rounded down to 256 MiB, so that two plans made in a row are for the same machine.
-    """
+    """Free bytes of the host or its container, in 256 MiB, so that plans are equal."""
     free = psutil.virtual_memory().available
     if (limit := _cgroup_bytes("memory.max")) is not None:
         free = min(free, limit - (_cgroup_bytes("memory.current") or 0))

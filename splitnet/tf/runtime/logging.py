@@ -22,10 +22,7 @@ _DRIVER = Path("/proc/driver/nvidia")
 
 @contextmanager
 def log_filter() -> Iterator[None]:
-    """Hide start-up lines written to standard error in this block.
-
-    And errors about an NVIDIA driver that is not there. Others are written at its end.
-    """
+    """Hide start-up lines, and errors of an absent NVIDIA driver, on standard error."""
     terminal = None
     if os.environ.get(LEVEL_VARIABLE) != "0":
         with suppress(OSError):  # there may be no standard error

@@ -136,7 +136,6 @@ def test_gradients_are_accumulated_where_the_weight_is(microbatches, cluster):
         optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
     how = {"pins": {"body/1": "cpu"}, "microbatches": microbatches}
     audit = audited(net, cluster, batch=6, optimizer=optimizer, **how)
-
     assert not [key for key in audit.moved if key[2] in ("update", "other")]
     assert audit.moved["cpu:0", "gpu:1", "weights gradient"][0] == 720
     held = sum(keras.ops.size(one.value) for one in optimizer.variables)
@@ -188,5 +187,4 @@ def test_a_step_for_batches_of_any_size(microbatches, cluster, tmp_path):
     model = emitted(net, cluster, way, ("adam", "mse"), batch=12)
     callback, x = sn.PlacementCallback(tmp_path), np.ones((20, 6), "float32")
     model.fit(x, x[:, :1], batch_size=12, verbose=0, callbacks=[callback])
-
     assert_equal(callback.audit.check())

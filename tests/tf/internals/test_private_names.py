@@ -42,7 +42,6 @@ def test_private_names_stand_in_internals_only():
         for path in files
         for found in private_names(ast.parse(path.read_text(encoding="utf-8")))
     ]
-
     assert len(files) > 40
     assert strays == []
 
@@ -57,7 +56,6 @@ def test_every_private_name_is_listed_with_its_reason():
             if isinstance(node, ast.ImportFrom) and node.module.startswith(inside):
                 names |= {one.name for one in node.names}
     page = (PACKAGE.parent / "docs" / "compatibility.md").read_text(encoding="utf-8")
-
     assert len(names) > 60
     assert [name for name in names if f"`{name}`" not in page] == []
 

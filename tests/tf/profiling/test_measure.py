@@ -38,7 +38,6 @@ def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_
     how = {"optimizer": "momentum", "on_progress": lambda *now: told.append(now)}
     with tf_api.watch_graphs() as functions:
         costs = sn.measure(model, cluster, 16, **how)
-
     assert not warned  # TensorFlow would, of functions that it traces again and again
     # Each loop is on its device alone, or each round of it would wait for another one.
     loops = [{n.device for n in nodes if n.op == "Merge"} for nodes in functions]
@@ -78,5 +77,4 @@ def test_measure_refuses_devices_that_are_not_here(model):
 def test_kinds_tell_unlike_devices_of_a_kind_apart():
     """Workers and the client are CPUs of two sorts; equal GPUs are one."""
     labels = _kinds(sn.Cluster.of("2*gpu", "cpu", "worker:0/cpu", "worker:1/cpu"))
-
     assert list(labels) == [("gpu",), ("cpu:0",), ("worker:0/cpu:0", "worker:1/cpu:0")]

@@ -26,7 +26,6 @@ def test_profile_step_tells_when_each_part_ran(model):
     plan = sn.plan_of(model)
 
     timeline = sn.profile_step(model, DATA)
-
     assert timeline.devices == ("gpu:0", "gpu:1", "gpu:2", "cpu:0")
     assert {task.part for task in timeline.tasks} >= {"left", "right", "both", "head"}
     assert all(plan.device_of[task.part] == task.device for task in timeline.tasks)
@@ -66,7 +65,6 @@ def test_a_gpus_kernels_count_and_not_their_launches():
     event.stats.add(metadata_id=5, str_value=op)
 
     found = list(_events([space.SerializeToString()]))
-
     assert [(one.name, one.kind, one.on_gpu) for one in found] == [
         (op.partition(":")[0], "MatMul", on_gpu) for on_gpu in (False, True)
     ]

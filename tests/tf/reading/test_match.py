@@ -54,7 +54,6 @@ def test_model_built_twice_is_the_same_model():
     """T7: names of layers, inputs and hidden operations are counted on."""
     plan = planned(masked())
     sites = matched(masked(), plan)
-
     assert [site.call for site in sites] == [call.name for call in plan.graph.calls]
     kinds = [type(site.node.operation).__name__ for site in sites]
     assert kinds == [call.kind for call in plan.graph.calls]
@@ -77,7 +76,6 @@ def test_pins_are_no_other_net(tmp_path):
     """They beat what is declared, also from a file; what else differs is refused."""
     planned(net(), pins={"a": "gpu:1", "join": "gpu:0"}).save(tmp_path / "plan.json")
     loaded = sn.load_plan(tmp_path / "plan.json")
-
     assert (loaded.device_of["a"], loaded.device_of["join"]) == ("gpu:1", "gpu:0")
     assert {site.part for site in matched(net(), loaded)} == loaded.device_of.keys()
     assert "'a/d': Dense tanh #" in refused(net(activation="tanh"), loaded)
@@ -93,7 +91,6 @@ def test_another_model_is_refused_with_its_calls():
         return keras.Model(x, layers.Add(name="d")([b, x if far else a]))
 
     words = refused(model(far=True), planned(model()))
-
     assert "plan only: 'd': Add" in words
     assert "outputs float32(3,), reads a, b\n" in words
     assert words.endswith("outputs float32(3,), reads x, b")
@@ -112,5 +109,4 @@ class WithTable(layers.Layer):
 def test_a_configuration_may_have_any_keys():
     """The layer has no settings to compare; everything else is read."""
     model = stack(WithTable(name="table"), layers.Dense(3))
-
     assert sn.read(model).call["table"].settings == ""

@@ -147,7 +147,6 @@ def test_settings_of_gpus_too_late_are_named_each(machine):
     assert machine.growth == dict.fromkeys(machine.gpus, True)
     machine.growth.clear()
     machine.started = True
-
     with pytest.raises(ConfigError) as caught:
         config.configure(memory_growth=True, visible=[0, 1])
     assert str(caught.value).count("memory_growth=True (sn.configure)") == 2

@@ -38,7 +38,6 @@ def test_log_filter_keeps_the_rest(monkeypatch, capfd, tmp_path, level, driver, 
     with pytest.raises(KeyError):
         fail()
     os.write(2, b"after\n")
-
     assert capfd.readouterr().err.splitlines() == [*shown, "after"]
 
 

@@ -149,7 +149,6 @@ def test_a_job_of_slurm_is_retried_and_all_know_its_cluster(tmp_path, cli, monke
     programs = {"job": script, "srun": SRUN, "splitnet": SERVES, "train": FAILS_ONCE}
     programs["late"] = 'kill() { [ "$1" != -0 ] || sleep 0.5; builtin kill "$@"; }'
     done = ran([tmp_path / "job"], tmp_path, **programs)
-
     assert done.stdout == ""
     assert done.stderr.count("attempt 0 ended with code 3\n") == 1
     assert (tmp_path / "command").read_text() == "worker\n"

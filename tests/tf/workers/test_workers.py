@@ -50,7 +50,6 @@ def test_workers_refuse_calls_from_outside_and_leave_no_orphan(tmp_path):
     deadline = time.monotonic() + 10
     while any(map(_runs, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
-
     assert inside == "healthy"
     assert set(outside) == {"unreachable"}
     assert before == [True, True]
