@@ -222,10 +222,11 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
 
 
 def _in_range(order: Callable[[], "nx.DiGraph[str]"], key: str) -> set[str]:
-    """The calls of a range; none if the name is not that of a range of calls."""
+    """The calls of a range, or a list; none if the name is not that of such calls."""
     sides = f" {key} ".split(" .. ")
     if len(sides) != 2:
-        return set()
+        ends = {*key.split(", ")}
+        return ends if len(ends) > 1 and ends <= order().nodes.keys() else set()
     graph = order()
     found = {*graph}
     for side, reach in zip(sides, (nx.descendants, nx.ancestors)):

@@ -369,9 +369,9 @@ def _names(graph: Graph, pieces: Units) -> list[str]:
         for near in (before, after):
             found = [call for call in own if near[call].isdisjoint(own)]
             alone = own | inputs >= {*chain(*(near[call] for call in own))}
-            left_out = alone and len(found) > 1 and "" not in ends
+            left_out = alone and 1 < len(found) < len(own) and "" not in ends
             ends.append("" if left_out else ", ".join(found))
-        name = " .. ".join(ends).strip() if more else first
+        name = " .. ".join(dict.fromkeys(ends)).strip() if more else first
         start = commonprefix([every[call] for call in piece]).rpartition("/")[0]
         users = bisect_left(line, f"{start}0") - bisect_left(line, f"{start}/")
         stem, alone = first[: len(start)], 1 < users == len(piece)  # "0" follows "/"

@@ -117,7 +117,6 @@ def test_words_and_reasons_agree_with_the_objective(objective, unit, best):
     assert unit in str(plan.verdict).partition("\n")[0]
     assert all(unit in text for text in texts)
     assert any(best in text for text in texts)
-
     for seed in range(3):
         plan = plan_graph(random_dag(seed, 5), BOX, objective=objective)
         for part in plan.placements:

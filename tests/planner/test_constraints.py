@@ -95,19 +95,19 @@ ONE_LAYER = replace(chain(3), calls=_ALIKE)
         (chain(3), {"c[01]": "gpu:0", "*": "gpu:1"}, "c0 gpu:0 c1 gpu:0 c2 gpu:1"),
         (ONE_LAYER, {"dense": "gpu:1", "c1": "gpu:0"}, "c0 gpu:1 c1 gpu:0 c2 gpu:1"),
         (chain(4), {"c0 .. c2": "gpu:1", "c1": "gpu:0"}, "c0 gpu:1 c1 gpu:0 c2 gpu:1"),
+        (chain(4), {"c0, c2": "gpu:1"}, "c0 gpu:1 c2 gpu:1"),
     ],
     ids=[
         *("a pin beats the declaration", "near follows a pin"),
         *("near beats a merge's default", "inputs stay", "a function"),
         *("a name beats a pattern", "in any order", "the first pattern wins"),
-        *("a layer means its calls", "a range means its calls"),
+        *("a layer means its calls", "a range means its calls", "a list"),
     ],
 )
 def test_pins_say_where(graph, pins, expected):
     """A part gets the most specific pin that means it, or else the first pattern."""
     device_of = plan_graph(graph, BOX, pins=pins).device_of
     words = expected.split()
-
     for part, device in zip(words[::2], words[1::2]):
         assert device_of[part] == device
 
@@ -155,7 +155,6 @@ def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls():
         assert with_verdict(one).verdict.single_device_value == pytest.approx(alone)
     assert list(plan.device_of) == ["x", "dense .. dense_1", "enc"]
     assert plan["enc_0"].device == "gpu:1"
-
     for pins in (plan, plan.device_of):
         again = plan_graph(CALLS, BOX, pins=pins, regroup=True)
         assert again.device_of == plan.device_of

@@ -71,6 +71,13 @@ def test_functions_end_where_data_cross(names, edges, away, parts):
     assert [part.name for part in as_run(graph, device_of)[0].parts] == parts
 
 
+def test_calls_of_a_function_that_no_data_joins_are_listed():
+    graph = graph_of("g", [call(name) for name in "abkc"], ["ak", "bc", "kc"])
+    graph = altered(graph, "parts", "k", on=("gpu:1",))
+    parted, _ = as_run(graph, dict.fromkeys("abkc", "gpu:0"))
+    assert [part.name for part in parted.parts] == ["a, b", "k", "c"]
+
+
 def test_functions_stand_behind_the_inputs_that_they_read():
     calls = [source("x"), call("a"), source("late"), call("b")]
     graph = graph_of("g", calls, [("x", "a"), ("a", "b"), ("late", "b")])

@@ -72,7 +72,6 @@ def test_a_row_frees_a_source_of_what_it_asks_for():
     rows, bound = (compare_plan(plan_graph(g, BOX)) for g in (source, other))
     known = {"plan": partial(sn.plan, effort=3000), "source": source, "cluster": BOX}
     merged = altered(wide(2), "calls", "join", forward_flops=1e11)  # on the CPU
-
     for row in (rows[kind] for kind in ("towers", "pipeline", "one device")):
         made = eval(row.how, known)
         assert made.seconds == pytest.approx(row.seconds, rel=0.03), row.how
@@ -149,7 +148,6 @@ def test_towers_share_each_piece_of_a_batch_anew(count, samples):
 def test_pipeline_never_beats_the_ideal_and_comes_near_it(schedule):
     """M micro-batches in S stages take (M + S - 1) / (M * S) of the work, at least."""
     plan = two_stages()
-
     for count in (2, 4, 8, 16):
         timeline = sn.simulate(plan, microbatches=count, schedule=schedule)
         ran = [(t.part, t.phase, t.microbatch) for t in timeline.tasks if t.part != "x"]

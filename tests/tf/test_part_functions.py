@@ -85,7 +85,6 @@ def test_gradients_run_where_the_forward_call_ran(cluster):
     pins = {"rows": "gpu:0", "flat": "gpu:1", "twice": "gpu:2", "head": "cpu:0"}
     models = pair(model, cluster, **pins)
     train(models, np.random.default_rng(0).integers(0, 7, (8, 3)))
-
     for device in ("CPU:0", "CPU:1", "CPU:2", "CPU:3"):
         assert [len(found) for found in calls(models[0], device)] == [1, 1]
     [*_, graph] = placed_of(models[0]).graphs

@@ -145,7 +145,6 @@ def test_two_placed_models_in_one_step_keep_their_devices(cluster):
                 optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
     step(tf.constant(numbers(6)))
-
     for optimizer, device in zip(optimizers, ("CPU:1", "CPU:2"), strict=True):
         assert set(devices(optimizer._momentums)) == {device}
 

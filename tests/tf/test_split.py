@@ -164,7 +164,6 @@ def test_a_layer_that_is_cut_cannot_be_shared_as_well(wrap):
 
 def test_an_optimizer_of_whole_matrices_is_warned_of(cluster):
     model = split(declared(layers.Dense(9, name="low"), (6,)), cluster)
-
     with pytest.warns(UserWarning, match="clipnorm looks at each slice of low by its"):
         model.compile(keras.optimizers.SGD(clipnorm=1.0), "mse")
     with pytest.warns(UserWarning, match="Lamb looks at each slice of low"):

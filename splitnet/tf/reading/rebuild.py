@@ -22,8 +22,7 @@ from splitnet.tf.internals.keras_api import from_keras, sublayers
 
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _LOOKUPS += (keras.layers.TextVectorization,)
-_SETTINGS = (bool, int, float, str, types.NoneType, types.CodeType)
-_SETTINGS += (np.ndarray, np.generic)
+_SETTINGS = bool | int | float | str | np.ndarray | np.generic | types.CodeType | None
 
 
 class NotRebuiltError(Exception):

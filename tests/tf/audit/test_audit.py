@@ -90,7 +90,6 @@ def test_audit_finds_plain_models_out(make, strayed, there, cluster):
     own = set(vars(model))
     audit = sn.audit(model, plan, (X, Y))
     strays = {(finding.aspect, finding.part) for finding in audit.findings}
-
     for part in ("left", "right"):
         assert {(aspect, part) for aspect in strayed} <= strays
         assert (there, part) not in strays

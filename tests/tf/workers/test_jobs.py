@@ -90,7 +90,6 @@ def test_manifest_is_valid_and_admits_its_pods_only(cli):
     """Against Kubernetes' published schemas; every pod gets the job's variables."""
     words = f"{KUBERNETES} --gpus-per-node 4 --preset A100 -- python train.py"
     documents = list(yaml.safe_load_all(cli(words).out))
-
     for document in documents:
         kubernetes_validate.validate(document, "1.30", strict=True)
     kinds = {document["kind"]: document["spec"] for document in documents}
