@@ -192,10 +192,7 @@ def fold(graph: Graph) -> tuple[Call, ...]:
 
 
 def in_pieces(graph: Graph, kept: Collection[str]) -> tuple[Graph, list[str]]:
-    """All calls but inputs and kept parts as few parts, and the names of these.
-
-    They are one, named for the model, unless data leave it for a kept part and return.
-    """
+    """All calls but inputs and kept parts as few parts, and the names of these."""
     still = {*kept, *(part.name for part in graph.parts if part.kind == "input")}
     stays = {call.name: call.part in still for call in graph.calls}
     level = dict.fromkeys(graph.call, 0)  # times that data have left a kept part before

@@ -109,7 +109,6 @@ def test_wrong_questions_are_told(words, said, cli, tmp_path, plan_file, workloa
     (exits := tmp_path / "exits.py").write_text("raise SystemExit(0)")
     write_cluster(sn.Cluster.of("cpu", "worker:0/cpu:0"), box)
     files = {"plan": plan_file, "workload": workload_file, "cluster": box}
-
     printed = cli(words.format(**files, text=text, other=other, exits=exits), 2)
     assert printed.out == ""
     assert printed.err.startswith("splitnet: ")

@@ -332,7 +332,6 @@ def test_a_cluster_without_a_device_or_a_host_keeps_the_rest():
     names = ("cpu:0", "worker:0/cpu:0", "worker:1/gpu:0", "worker:1/cpu:0")
     links = (Link("cpu:0", "worker:1/cpu:0", 1e9), Link("*", "*", 1e9))
     cluster = Cluster(tuple(map(Device.of, names)), links, hosts)
-
     left = cluster.without("worker:1")
     assert [device.name for device in left] == ["cpu:0", "worker:0/cpu:0"]
     assert (left.links, left.hosts) == (links[1:], hosts)

@@ -193,7 +193,6 @@ def test_tables_are_cut_as_often_as_it_takes():
 
     box = sn.Cluster.of("8*gpu", "cpu", memory="1.5 GiB", cpu_memory="64 GiB")
     plan = planned(build, box, batch=1024)
-
     rows, cut = plan.verdict.strategies, r"split=\{('embedding\w*': 8(, )?){2}\}"
     assert rows.chosen == "towers"
     assert re.search(cut, rows["towers"].how)

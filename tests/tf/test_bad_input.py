@@ -205,6 +205,7 @@ ABS = keras.ops.abs
         (lambda _: odd(Forgetful, 2, np.ones(2)), r"odd: factor is array\("),
         (lambda _: odd(Forgetful, 2, tf.ones(2)), "odd: factor is <tf.Tensor"),
         (lambda _: odd(Forgetful, kept=ABS), "odd: kept is <function abs"),
+        (lambda _: odd(Forgetful, _hidden=2.0), "odd: _hidden is 2.0 .float., in the"),
         (
             lambda _: odd(Forgetful, kept=(1, [2])),
             r"odd: kept is \(1, \[2\]\) \(tuple\)",

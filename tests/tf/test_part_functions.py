@@ -70,7 +70,6 @@ def test_two_calls_of_one_layer_with_state_do_not_wait(cluster):
     pins |= {f"{layer.name}@2": "gpu:1" for layer in shared}
     models = pair(model, cluster, **pins, head="cpu:0")
     train(models, [X, numbers(6, count=8, seed=2)])
-
     first, second = (calls(models[0], at)[0][0] for at in ("CPU:1", "CPU:2"))
     assert first not in ancestors([second])
     assert second not in ancestors([first])
@@ -208,7 +207,6 @@ def test_weights_of_another_device_are_read_once_a_step(cluster):
     net.output(net.towers("head", there, head, on=["gpu:1", "gpu:2"]))
     models = with_plain(emitted(net, cluster, {"microbatches": 4}, batch=8))
     train(models)
-
     moved = sn.audit(models[0], None, (X, Y)).check().moved
     assert moved["gpu:0", "gpu:1", "weights"][1] == 4 * (6 * 6 + 6)
     assert moved["cpu:0", "gpu:2", "weights"] == (4 * 8 * 20,) * 2
@@ -225,7 +223,6 @@ def test_micro_batches_run_in_order(way, cluster):
     way = {"microbatches": 3, "schedule": schedule}
     placed = emitted(net, cluster, way, ("sgd", "mse"), batch=6)
     placed.train_on_batch(X[:6], Y[:6])
-
     forward, backward = calls(placed, "CPU:1")
     assert len(forward) == len(backward) == 2 * 3
     assert len(set(map(function_of, forward + backward))) == 4
@@ -273,7 +270,6 @@ def test_frozen_weights_cost_no_gradient(cluster):
     frozen = layers.Dense(4, trainable=False, name="frozen")
     models = pair(chain(frozen), cluster, frozen="gpu:0", head="gpu:0")
     train(models)
-
     _, backward = calls(models[0])
     nodes = [n for op in backward for n in tf_api.function_nodes(function_of(op))]
     assert len([node for node in nodes if node.op == "MatMul"]) == 1

@@ -91,10 +91,7 @@ def groups_of(workers: Sequence[str], size: int) -> list[tuple[str, ...]]:
 def fastest(
     cluster: Cluster, groups: Sequence[tuple[str, ...]], most: int | None
 ) -> list[tuple[str, ...]]:
-    """So many groups, in their order: those whose slowest device is fastest.
-
-    If `most` is None, all that are as fast as the fastest.
-    """
+    """So many groups (None: all as fast as the fastest), by their slowest device."""
     speed = {g: min(cluster[name].flops_per_second for name in g) for g in groups}
     most = most or [*speed.values()].count(max(speed.values(), default=0.0))
     chosen = sorted(groups, key=lambda group: -speed[group])[:most]

@@ -195,10 +195,7 @@ def works(kind: str) -> bool:
 
 
 def call_of(function: str, names: Iterable[str]) -> tuple[str | None, str, str]:
-    """The key that a function was traced with, that of its call, and the phase.
-
-    Towers share a function; whose call it is stands in one of `names`.
-    """
+    """The key that a function was traced with, that of its call, and the phase."""
     traced_as = key_in(function)
     key = next(filter(None, map(key_in, names)), traced_as) or ""
     return traced_as, key, "backward" if "__backward_" in function else "forward"

@@ -122,10 +122,7 @@ def function_nodes(name: str) -> list[Any]:
 
 @contextlib.contextmanager
 def watch_graphs() -> Iterator[list[Any]]:
-    """Collect the nodes of each function that TensorFlow instantiates in this block.
-
-    The list is filled when it ends. What ran before is not instantiated again.
-    """
+    """Collect nodes of functions that TensorFlow instantiates; filled at the end."""
     context = tf_context.context()
     context.ensure_initialized()
     context.enable_graph_collection()

@@ -15,6 +15,7 @@ from splitnet.tf.reading import rebuild
 from splitnet.tf.reading.flatten import MODELS, Blueprint, flow_of, run_again
 
 _SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
+_RULES = (keras.initializers.Initializer, keras.regularizers.Regularizer)
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 
 
@@ -208,7 +209,7 @@ class Cloner:
             copy = keras_api.without_nodes(operation)
         elif not self._copying and self._has_values(operation):
             return self._use(operation)
-        elif isinstance(operation, keras.Sequential):
+        elif type(operation) is keras.Sequential:
             if first := [input_like(t) for t in getattr(operation, "inputs", ())]:
                 self.replay(keras_api.functional_inside(operation), first)
             layers = [*first, *map(self.beside, operation.layers)]
@@ -219,6 +220,7 @@ class Cloner:
             source = self._source(operation)
             try:
                 copy = rebuild.rebuilt(source)
+                copy.autocast = source.autocast  # which no configuration has
                 if not source.built:
                     rebuild.check_alike(source, copy)
             except rebuild.NotRebuiltError as error:
@@ -249,8 +251,8 @@ class Cloner:
                 return getattr(other, "_make", tuple)(mixed)
             elif type(one) is type(other) and isinstance(one, _SHARED):
                 return known[id(one)][1] if id(one) in known else shared(one, other)
-            elif isinstance(one, keras.initializers.Initializer):
-                return one  # each draws its seed when it is made
+            elif isinstance(one, _RULES):
+                return one  # of initializers each draws its seed when it is made
             elif isinstance(one, FunctionType) and isinstance(other, FunctionType):
                 own = from_keras(original) and one.__code__ != other.__code__
                 return one if own else other  # a name may be another's too

@@ -22,6 +22,7 @@ from splitnet.tf.internals.keras_api import from_keras, sublayers
 
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _LOOKUPS += (keras.layers.TextVectorization,)
+_OF_KERAS = {*vars(keras.layers.Layer()), "add_weight", "_self_update_uid"}
 _SETTINGS = bool | int | float | str | np.ndarray | np.generic | types.CodeType | None
 
 
@@ -98,34 +99,42 @@ def check_alike(layer: Any, clone: Any) -> None:
         )
         raise NotRebuiltError(f"its variables are {mine}, the copy's {its}")
     for one, other in zip(sublayers(layer), sublayers(clone)):
+        known = from_keras(one) or hasattr(one, "load_assets")  # which come later
         for name, value in vars(one).items():
-            found = vars(other).get(name, getattr(type(other), name, value))
-            own = name[0] != "_" and name not in ("built", "name", "trainable")
-            own &= name == "call" or not from_keras(one)
+            found = vars(other).get(name, getattr(type(other), name, None))
+            own = name == "call" or not (known or name in _OF_KERAS)
             if own and _differ(getattr(value, "splitnet_plain", value), found):
                 what = f"{name} is {shown(value)}, in the copy {shown(found)}"
                 raise NotRebuiltError(what)
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Whether settings differ: plain values, constants or functions, also in lists."""
-    pairs = zip_longest(keras.tree.flatten(one), keras.tree.flatten(other))
-    for pair in pairs:
-        if all(value is not None for value in pair):  # a tensor may be of a call
-            eager = (isinstance(v, tf.Tensor) and hasattr(v, "numpy") for v in pair)
-            pair = [v.numpy() if known else v for v, known in zip(pair, eager)]
-        a, b = (v.__code__ if isinstance(v, types.FunctionType) else v for v in pair)
-        known = isinstance(a, _SETTINGS) and isinstance(b, _SETTINGS)
-        if known and not np.array_equal(a, b):
-            return True
-    return False
+    """Whether settings differ in plain values, constants or functions in them."""
+    pairs = zip_longest(_held_in(one), _held_in(other))
+    known = (pair for pair in pairs if all(isinstance(v, _SETTINGS) for v in pair))
+    return not all(np.array_equal(*pair) for pair in known)
+
+
+def _held_in(value: Any) -> list[Any]:
+    """The items of a setting; of functions their code, and what they close over."""
+    found = list[Any]()
+    for one in keras.tree.flatten(value):
+        if isinstance(one, functools.partial):
+            one = [one.func, one.args, one.keywords]
+        elif isinstance(one, types.FunctionType):
+            one = [one.__code__, *gc.get_referents(*(one.__closure__ or ()))]
+        elif isinstance(one, tf.Tensor) and hasattr(one, "numpy"):
+            one = one.numpy()
+        found += keras.tree.flatten(one)
+    return found
 
 
 def carry_assets(layer: Any, clone: Any) -> None:
     """Copy what a layer saves beside its variables, by its own methods."""
     kind, plain = type(layer), keras.layers.Layer.load_own_variables
-    derives, store = hasattr(kind, "adapt") or not from_keras(kind), dict[str, Any]()
-    if derives and layer.variables and kind.load_own_variables is not plain:
+    load, store = kind.load_own_variables, dict[str, Any]()
+    derives = hasattr(kind, "adapt") or not from_keras(load)
+    if derives and layer.variables and load is not plain:
         layer.save_own_variables(store)
         clone.load_own_variables(store)
     if isinstance(layer, _LOOKUPS):  # files would lose ends of lines, and weights

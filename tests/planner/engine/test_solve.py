@@ -34,9 +34,7 @@ def test_small_problems_are_optimal(seed, objective, contiguity):
         how = {"cut_penalty": 0.01 * (seed % 2), "contiguity": contiguity}
         problem, objective = drawn.random_loads(5, seed, **how), "throughput"
     best = drawn.best_of_all(problem, objective)
-
     found = solve(problem, objective=objective)
-
     cuts = cut_size(problem.graph, found.assignment)
     assert found.value * (1 + problem.cut_penalty * cuts) == pytest.approx(best)
     assert found.feasible == (best < inf)
@@ -70,7 +68,6 @@ def test_no_placement_of_calls_is_below_the_bound(seed):
 def test_search_is_repeated_and_longer_ones_go_on(objective):
     problem = drawn.step_problem(45, 4, gpus=3)
     how = {"objective": objective, "time_limit": 600.0, "seed": 3, "prove": False}
-
     found = [solve(problem, **how, effort=most) for most in (60_000, 60_000, 4_000)]
     assert not any(one.ended_by_clock for one in found)
     assert found[0].assignment.tolist() == found[1].assignment.tolist()
@@ -107,7 +104,6 @@ def test_without_time_the_gpus_are_still_used(calls):
     problem = Evaluator.of(drawn.random_graph(calls, 1), box, PlanOptions()).problem
     room = 0.4 * problem.simulated(np.zeros(calls, np.int64))[1][0]
     problem = drawn.with_room(problem, [room] * 4 + [1e12])
-
     found = solve(problem, objective="latency", time_limit=1e-4)
     assert found.value < 0.2 * value_of(problem, "latency", np.full(calls, 4))
 
@@ -118,7 +114,6 @@ def test_little_memory_holds_what_is_slow_elsewhere():
     problem = Evaluator.of(graph, box, PlanOptions()).problem
     room = 0.25 * problem.simulated(np.zeros(400, np.int64))[1][0]
     problem = drawn.with_room(problem, [room, room, inf])
-
     found = solve(problem, objective="latency", effort=200_000, time_limit=100.0)
     assert found.value < 1.6 * found.bound
 

@@ -219,7 +219,6 @@ def test_audit_of_outputs_without_a_loss_is_clean(cluster):
     loss = ("sgd", {"score": "mse"})
     placed = check.emitted(model, cluster, compiled=loss, batch=4, pins=pins)
     x, y = np.ones((4, 8), "float32"), {"score": np.ones((4, 3), "float32")}
-
     trained = sn.audit(placed, None, (x, y)).check()
     assert "nothing in this step needs" in trained.notes[-1]
     assert sn.audit(placed, None, x).check().notes[-1] != trained.notes[-1]
@@ -263,7 +262,6 @@ def test_audits_change_nothing(cluster):
     for one in (model, other):
         one.fit(X, Y, batch_size=len(X), shuffle=False, verbose=0)
     assert_same_state(model, other)
-
     history, step = model.history, model.train_function
     sn.audit(model, None, (X, Y)).check()
     assert_same_state(model, other)

@@ -120,6 +120,20 @@ def l2(weight):
     return 0.3 * keras.ops.sum(keras.ops.square(weight))
 
 
+class Scaled(layers.Dense):
+    def build(self, shape):
+        super().build(shape)
+        self.scale = self.add_weight(shape=(3,), name="scale")
+
+    def call(self, x):
+        return super().call(x) * self.scale
+
+
+class Doubled(keras.Sequential):
+    def call(self, x, **more):
+        return 2.0 * super().call(x, **more)
+
+
 def test_functions_are_the_sources_though_keras_has_others_of_their_names():
     """Keras' configurations have names only; no layer is used itself for that."""
     for layer in (
@@ -128,6 +142,9 @@ def test_functions_are_the_sources_though_keras_has_others_of_their_names():
         layers.GRU(3, relu, return_sequences=True),
         layers.Activation(keras.ops.gelu),
         layers.Dense(3, lambda x, a=2.0: a * x),
+        layers.Dense(3, autocast=False, dtype="mixed_float16"),
+        Scaled(3),
+        Doubled([layers.Dense(3)]),
     ):
         source = stack(layers.Reshape((2, 3)), layer, layers.Flatten())
         made = cloned(source)

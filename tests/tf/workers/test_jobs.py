@@ -47,7 +47,6 @@ CONFIG = {"TF_CONFIG": json.dumps(TF_CONFIG), "SPLITNET_GPUS_PER_HOST": "2"}
 def test_job_of_finds_hosts_and_which_of_them_this_is(environ, origin, mine, hosts):
     """By TF_CONFIG, Slurm, or Kubernetes' stable names, in this order."""
     job = job_of(environ)
-
     address = {host.name: host.address for host in job.cluster.hosts}
     assert origin in job.origin
     assert address.get(f"worker:{job.index}") == mine
@@ -259,7 +258,6 @@ def test_pods_of_the_manifest_train(tmp_path, cli):
         "splitnet": f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n',
     }
     done = ran([sys.executable, "-c", PODS_RUN], tmp_path, **files)
-
     devices, losses, plain = json.loads((tmp_path / "answer").read_text())
     assert devices == ["cpu:0", "worker:0/cpu:0", "worker:1/cpu:0"]
     assert losses == pytest.approx(plain, rel=1e-5)
@@ -308,7 +306,6 @@ def test_run_starts_lost_workers_and_the_program_again(tmp_path):
     files = {"train.py": ATTEMPTS}
     done = ran([*command, *program], tmp_path, code=128 + signal.SIGTERM, **files)
     said = done.stderr
-
     both, one = "worker:0 healthy worker:1 healthy", "worker:0 healthy"
     assert done.stdout.splitlines() == [both, both, one]
     assert said.count("ended with code 3\n") == 2
