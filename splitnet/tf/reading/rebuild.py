@@ -22,7 +22,7 @@ from splitnet.tf.internals.keras_api import from_keras, sublayers
 
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _LOOKUPS += (keras.layers.TextVectorization,)
-_OF_KERAS = {*vars(keras.layers.Layer()), "add_weight", "_self_update_uid"}
+_OF_KERAS = {*vars(keras.layers.Layer(name="a")), "add_weight", "_self_update_uid"}
 _SETTINGS = bool | int | float | str | np.ndarray | np.generic | types.CodeType | None
 
 
