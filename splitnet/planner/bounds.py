@@ -86,24 +86,15 @@ class CriticalPath:
             rows: list[list[float]] = seconds.tolist()
             return rows
 
-        def arc(source: int, target: int, size: float, fixed: float | None) -> None:
-            seconds, least = table(size, fixed), 0.0
+        for source, target, item in step.arcs():
+            seconds, least = table(0.0, 0.0), 0.0
+            if item is not None:
+                seconds = table(0.0 if item.row_bytes else item.bytes, item.seconds)
             ends = allowed[:, source], allowed[:, target]
             if not (ends[0] & ends[1]).any():
                 froms, tos = (end.nonzero()[0].tolist() for end in ends)
                 least = min((seconds[a][b] for a in froms for b in tos), default=0.0)
             self.arcs[target].append((source, self.group[source], seconds, least))
-
-        for task, after in enumerate(step.successors):
-            for other in after:
-                arc(task, other, 0.0, 0.0)
-        for edge in step.edges:
-            for reader in edge.readers:
-                arc(edge.source, reader, edge.bytes, edge.seconds)
-        for one in step.items:
-            for maker in one.gradients_from:
-                size = 0 if one.row_bytes else one.bytes
-                arc(2 * n - 1 - maker, step.sum_task(one), size, one.seconds)
 
     def length(self, device_of: Sequence[int]) -> float:
         """Seconds of the longest chain; -1 is the device of groups without one."""

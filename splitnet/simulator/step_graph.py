@@ -13,9 +13,10 @@ there once in a step, and its summed gradient comes back once. Micro-batches rep
 units; the weights, and their updates, are those of the first.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 import networkx as nx
@@ -125,6 +126,16 @@ class StepGraph:
                     found[last - u].append(last + 1 + u)
         return found
 
+    def arcs(self) -> Iterator[tuple[int, int, Item | None]]:
+        """Each task, one that depends on it, and what passes from one to the other."""
+        for task, after in enumerate(self.successors):
+            yield from ((task, other, None) for other in after)
+        for edge in self.edges:
+            yield from ((edge.source, reader, edge) for reader in edge.readers)
+        for item in self.items:
+            makers = (2 * self.count - 1 - unit for unit in item.gradients_from)
+            yield from ((maker, self.sum_task(item), item) for maker in makers)
+
     @cached_property
     def outputs(self) -> list[list[int]]:
         """Per unit, the edges that its forward task makes."""
@@ -163,18 +174,11 @@ class StepGraph:
     @cached_property
     def tails(self) -> list[float]:
         """Least seconds from the end of each task to the step's: copies are free."""
-        n, items = self.count, self.items
         fastest = [min(each) for each in zip(*self.task_seconds)]
         tails = [0.0] * len(fastest)
-        for task in reversed(range(len(fastest))):
-            after = list(self.successors[task])
-            if task < n:
-                after += [r for i in self.outputs[task] for r in items[i].readers]
-            elif task < 2 * n:
-                given = self.contributes[2 * n - 1 - task]
-                after += [self.sum_task(items[i]) for i in given]
-            later = (fastest[other] + tails[other] for other in after if other > task)
-            tails[task] = max(later, default=0.0)
+        for task, other, _ in sorted(self.arcs(), key=itemgetter(0), reverse=True):
+            if other > task:
+                tails[task] = max(tails[task], fastest[other] + tails[other])
         return tails
 
 
@@ -213,7 +217,7 @@ def step_graph(
     sizes = {size: scaled_graph(graph, size) for size in shares}
     pieces = [sizes[size] for size in shares]
     inside = {n: edges_and_memory(g, units, flows, again) for n, g in sizes.items()}
-    weights = _weights(pieces, unit_of_call(units), flows)
+    weights = [*_weights(pieces, unit_of_call(units), flows)]
     home = grouped(weights, lambda weight: weight.source)
     backward = [any(flows[i] for i in own) for own in units]
     floor = _saved_floor(*inside[shares[0]], backward)
@@ -289,7 +293,7 @@ def _gradient_flow(graph: Graph) -> list[bool]:
 
 def _weights(
     pieces: Sequence[Graph], unit_of: Sequence[int], flows: Sequence[bool]
-) -> list[Item]:
+) -> Iterator[Item]:
     """Every weight that is used, with the units of all micro-batches that use it."""
     graph, count = pieces[0], max(unit_of, default=-1) + 1
     # Per weight and unit, the bytes of rows of each gradient; 0 for a whole one.
@@ -305,23 +309,19 @@ def _weights(
                 if flow and graph.weight[name].trainable:
                     rows = call.output_bytes + read.get(call.name, 0)
                     made.append(rows if name in call.lookups else 0)
-    found = []
     for w in graph.weights:
         if own := uses[w.name]:
             givers = {unit: rows for unit, rows in own.items() if rows}
             # A whole gradient beside rows makes the sum of the unit a whole one.
             sent = tuple(sum(rows) if all(rows) else 0 for rows in givers.values())
-            found.append(
-                Item(
-                    source=next(iter(own)),
-                    readers=tuple(own),
-                    bytes=w.bytes,
-                    gradients_from=tuple(givers),
-                    row_bytes=sent if any(sent) else (),
-                    is_weight=True,
-                )
+            yield Item(
+                source=next(iter(own)),
+                readers=tuple(own),
+                bytes=w.bytes,
+                gradients_from=tuple(givers),
+                row_bytes=sent if any(sent) else (),
+                is_weight=True,
             )
-    return found
 
 
 def _saved_floor(
