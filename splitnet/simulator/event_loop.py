@@ -54,8 +54,7 @@ class StepRun:
     @property
     def seconds(self) -> float:
         """The makespan."""
-        last_copy = max((copy.stop for copy in self.copies), default=0.0)
-        return max(max(self.stop, default=0.0), last_copy)
+        return max([0.0, *self.stop, *(copy.stop for copy in self.copies)])
 
 
 def run_step(step: StepGraph, device: Sequence[int]) -> StepRun:
@@ -75,9 +74,7 @@ class _Loop:
         self.after = [[(task, True) for task in each] for each in step.successors]
         for task, other in step.assumed:
             self.after[other].append((task, False))
-        self.pending = [0] * count  # what each task waits for
-        for task, _ in chain(*self.after):
-            self.pending[task] += 1
+        self.pending = Counter(task for task, _ in chain(*self.after))  # waits left
         self.device_free = [0.0] * step.device_count
         self.link_free: dict[tuple[int, int], float] = {}
         self.copies: list[Moved] = []
