@@ -18,7 +18,7 @@ is convex: the graph of the parts has no cycle.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from math import inf
@@ -241,12 +241,10 @@ def equivalent_devices(problem: Problem) -> list[int]:
         away = np.array_equal(links[:, a], links[:, b][:, order])
         return away and np.array_equal(links[:, :, a], links[:, order, b])
 
-    found, first = list[int](), list[int]()  # the first device of each number
+    number, found = dict[int, int](), list[int]()  # by the first device of each sort
     for d in range(count):
-        same = (number for number, other in enumerate(first) if alike(other, d))
-        found.append(next(same, len(first)))
-        if found[-1] == len(first):
-            first.append(d)
+        first = next((other for other in number if alike(other, d)), d)
+        found.append(number.setdefault(first, len(number)))
     return found
 
 
@@ -329,7 +327,7 @@ def in_functions(
     """
     device = [device_of[unit.name] for unit in step.units]
     pieces = functions_called(graph, step, device)
-    names = _names(graph, pieces)
+    names = [*_names(graph, pieces)]
     part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
     calls = tuple(replace(one, part=part_of[i]) for i, one in enumerate(graph.calls))
     ends = {a.name: dict[str, None]() for a in graph.parts}  # functions of each part
@@ -354,10 +352,10 @@ def request_keys(graph: Graph) -> list[int]:
     return [number[key] for key in keys]
 
 
-def _names(graph: Graph, pieces: Units) -> list[str]:
+def _names(graph: Graph, pieces: Units) -> Iterator[str]:
     """What only the names of a piece begin with; or its ends: "conv2d_3 .. mixed0"."""
     every = [call.name.replace("_", "/") + "/" for call in graph.calls]
-    line, names = sorted(every), list[str]()
+    line = sorted(every)
     inputs = {c.name for c in graph.calls if graph.part[c.part].kind == "input"}
     before, after = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for tensor in graph.tensors:
@@ -375,5 +373,4 @@ def _names(graph: Graph, pieces: Units) -> list[str]:
         start = commonprefix([every[call] for call in piece]).rpartition("/")[0]
         users = bisect_left(line, f"{start}0") - bisect_left(line, f"{start}/")
         stem, alone = first[: len(start)], 1 < users == len(piece)  # "0" follows "/"
-        names.append(stem if alone and stem not in graph.call else name)
-    return names
+        yield stem if alone and stem not in graph.call else name
