@@ -12,7 +12,7 @@ Diagrams show a cut through this tree; the report opens and closes its blocks.
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, groupby, pairwise
@@ -251,7 +251,8 @@ def block_of(names: Sequence[str], look: Mapping[str, Hashable]) -> Block:
     first, *others = (_WORD.split(name) for name in names)
     depth = next(n for n in count(1) if any(one[:n] != first[:n] for one in others))
     begins = groupby(names, key=lambda name: _WORD.split(name)[:depth])
-    return _joined(_repeats([block_of([*its], look) for _, its in begins], look))
+    blocks = [block_of([*its], look) for _, its in begins]
+    return _joined([*_repeats(blocks, look)])
 
 
 def fold(
@@ -278,10 +279,9 @@ def fold(
     return sorted((*shown, *closed), key=lambda block: number[block.members[0]])
 
 
-def _repeats(children: list[Block], look: Mapping[str, Hashable]) -> list[Block]:
+def _repeats(children: list[Block], look: Mapping[str, Hashable]) -> Iterator[Block]:
     """Join what repeats, from each place the pattern that covers most."""
     looks = [(one.times, [look[name] for name in one.members]) for one in children]
-    found: list[Block] = []
     at = 0
     while at < len(children):
         period, times = 1, 1
@@ -293,9 +293,8 @@ def _repeats(children: list[Block], look: Mapping[str, Hashable]) -> list[Block]
                 period, times = length, count
         starts = range(at, at + period * times, period)
         patterns = [_joined(children[n : n + period]) for n in starts]
-        found.append(_joined(patterns, times))
+        yield _joined(patterns, times)
         at += period * times
-    return found
 
 
 def _joined(its: Sequence[Block], times: int = 0) -> Block:

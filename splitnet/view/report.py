@@ -4,7 +4,7 @@ In the data of the page's script times are seconds; parts are numbers, in runnin
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -178,7 +178,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
         "moves": {number[part]: its for part, its in heaviest_moves(plan).items()},
         "planned": _step(plan.timeline, number),
         "measured": measured and _step(measured, number),
-        "memory": _memory(plan, number),
+        "memory": [*_memory(plan, number)],
     }
     # ASCII: a name may hold what has no place in UTF-8.
     text = json.dumps(_packed(msgspec.to_builtins(found)), separators=(",", ":"))
@@ -257,11 +257,10 @@ def _step(timeline: Timeline, number: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _memory(plan: Plan, number: Mapping[str, int]) -> list[dict[str, Any]]:
+def _memory(plan: Plan, number: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     """Per device, bytes by kind over time and the largest at the fullest moment."""
     step = evaluator_of(plan).step_of(plan.device_of)
     where = [plan.cluster.number[plan.device_of[part]] for part in step.parts]
-    found = []
     for one in memory_of(step, where, run_step(step, where)):
         kinds = list(zip(one.times.tolist(), one.held.tolist()))
         every = max(1, len(kinds) // _MOST_POINTS)
@@ -269,5 +268,4 @@ def _memory(plan: Plan, number: Mapping[str, int]) -> list[dict[str, Any]]:
         points = [max(its, key=lambda point: sum(point[1])) for its in runs]
         ranked = one.largest(step.parts, _MOST_HELD)
         largest = [(kind, number[part], size) for kind, part, size in ranked]
-        found.append({"curve": [(t, *held) for t, held in points], "largest": largest})
-    return found
+        yield {"curve": [(t, *held) for t, held in points], "largest": largest}
