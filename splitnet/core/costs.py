@@ -219,8 +219,7 @@ class Costs:
     @cached_property
     def devices(self) -> frozenset[str]:
         """The devices and kinds that the table tells apart."""
-        rows: list[CallSeconds | UpdateSeconds] = [*self.calls, *self.updates]
-        return frozenset(one.device for one in rows)
+        return frozenset(map(attrgetter("device"), (*self.calls, *self.updates)))
 
     @cached_property
     def _calls(self) -> dict[tuple[str, str], list[CallSeconds]]:

@@ -236,10 +236,9 @@ class Graph:
 
         graph: nx.DiGraph[str] = nx.DiGraph(name=self.name, batch=self.batch)
         graph.add_nodes_from((c.name, {"call": c, "part": c.part}) for c in self.calls)
-        for tensor in self.tensors:
-            ends = (tensor.source, tensor.target)
-            known = graph.get_edge_data(*ends, {"bytes": 0})["bytes"]
-            graph.add_edge(*ends, bytes=known + tensor.bytes)
+        tensors = grouped(self.tensors, attrgetter("source", "target"))
+        for (source, target), its in tensors.items():
+            graph.add_edge(source, target, bytes=sum(one.bytes for one in its))
         return graph
 
 

@@ -122,9 +122,8 @@ def _solve(problem: Problem, how: PlanOptions, part: float, seconds: float) -> S
     if not best.feasible or not penalty or not cuts:
         return best
     found = [best, solved(goal, share, best.assignment, cut_penalty=penalty / cuts)]
-    for place in single_devices(problem):
-        value = value_of(problem, goal, place)
-        found.append(replace(best, assignment=place, value=value))
+    alone = ((one, value_of(problem, goal, one)) for one in single_devices(problem))
+    found += (replace(best, assignment=one, value=value) for one, value in alone)
     if goal == "memory":
         least = min(found, key=lambda one: one.value)
         room = problem.graph.capacity_bytes.clip(max=least.value)
