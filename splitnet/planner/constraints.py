@@ -126,13 +126,10 @@ def resolve(
         fault = f"not every requested device is available (available: {available})."
         faults = (f"part {n!r} requests {', '.join(graph.part[n].on)}" for n in lacking)
         raise DeviceError(f"{fault} Change on=, or use missing='fallback'.", faults)
-    first: dict[str, str] = {}  # part that requests a missing device
-    bound = []
-    for part in graph.parts:
-        on = lacking.get(part.name)
-        if on and on not in KINDS and not in_full:
-            part = replace(part, near=(*part.near, first.setdefault(on, part.name)))
-        bound.append(part)
+    lone = {p: d for p, d in lacking.items() if d and d not in KINDS and not in_full}
+    first = {device: part for part, device in reversed(lone.items())}
+    near = {part: (first[device],) for part, device in lone.items()}
+    bound = [replace(p, near=(*p.near, *near.get(p.name, ()))) for p in graph.parts]
     members = near_groups(bound)
     for group in members:
         if not in_all([allowed[name] for name in group]):
