@@ -112,14 +112,12 @@ def plan_from_dict(values: object) -> Plan:
     names = "objective", "costs", "optimizer", "training"
     options = {name: getattr(file, name) for name in names}
     plan = score(file.graph, file.cluster, file.device_of, **options)
+    on = plan.device_of
     known = {one.part: one for one in file.placements}
-    rows = []
-    for one in plan.placements:
-        old = known.get(one.part)
-        if old and old.device in ("", one.device):
-            one = replace(one, requested=old.requested, reason=old.reason)
-        rows.append(one)
-    kept = (f for f in file.fallbacks if plan.device_of.get(f.part) == f.assigned)
+    known = {n: one for n, one in known.items() if one.device in ("", on.get(n))}
+    both = ((one, known.get(one.part, one)) for one in plan.placements)
+    rows = [replace(a, requested=b.requested, reason=b.reason) for a, b in both]
+    kept = (f for f in file.fallbacks if on.get(f.part) == f.assigned)
     decided: dict[str, Any] = {n: getattr(file, n) for n in ("contiguity", "regroup")}
     decided |= {"reused": file.reused, "placements": tuple(rows)}
     plan = replace(plan, fallbacks=tuple(kept), **decided)
