@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.graph import Graph
+from splitnet.core.graph import Graph, Part
 from splitnet.planner import load_graph
 from splitnet.planner.constraints import Group
 from splitnet.planner.load_graph import Floats, ForwardGraph, Ints, LoadGraph
@@ -260,16 +260,13 @@ def single_devices(problem: Problem) -> list[Ints]:
 def in_calls(graph: Graph) -> Graph:
     """The graph with a part per call; what is declared or bound stays whole."""
     bound = {name for part in graph.parts for name in (*part.near, *part.apart)}
-    parts, calls = [], dict(graph.call)
+    parts, calls = list[Part](), dict(graph.call)
     for one in graph.parts:
         its = graph.calls_of[one.name]
         declared = one.where or one.kind != "branch" or one.near or one.apart
-        if declared or one.name in bound or len(its) < 2:
-            parts.append(one)
-            continue
-        for call in its:
-            parts.append(replace(one, name=call.name))
-            calls[call.name] = replace(call, part=call.name)
+        whole = declared or one.name in bound or len(its) < 2
+        parts += [one] if whole else [replace(one, name=call.name) for call in its]
+        calls |= {} if whole else {c.name: replace(c, part=c.name) for c in its}
     return replace(graph, calls=tuple(calls.values()), parts=tuple(parts))
 
 
