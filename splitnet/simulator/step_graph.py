@@ -228,19 +228,18 @@ def step_graph(
         for u, (call, own) in enumerate(zip(first, units)):
             own_weights = home.get(len(made), [])
             fixed = sum(graph.calls[i].size_bytes for i in own) * (m == 0)
-            made.append(
-                Unit(
-                    name=call.name,
-                    part=call.part,
-                    calls=len(own),
-                    has_backward=backward[u],
-                    explicit_backward=call.backward,
-                    memory=memory[u],
-                    saved_floor=floor[u] * (m == 0),
-                    weight_bytes=sum(w.bytes for w in own_weights) + fixed,
-                    trained=tuple(w for w in own_weights if w.gradients_from),
-                )
+            unit = Unit(
+                name=call.name,
+                part=call.part,
+                calls=len(own),
+                has_backward=backward[u],
+                explicit_backward=call.backward,
+                memory=memory[u],
+                saved_floor=floor[u] * (m == 0),
+                weight_bytes=sum(w.bytes for w in own_weights) + fixed,
+                trained=tuple(w for w in own_weights if w.gradients_from),
             )
+            made.append(unit)
     # What scales the seconds of other costs tells apart what those do; of a foreign
     # cost model any two devices may differ. Else speeds decide, not name and memory.
     known, rows = getattr(costs, "costs", costs), dict[object, Row]()
