@@ -105,14 +105,11 @@ class Diagram:
 
     def moved(self, box: Box, *, weights: bool) -> tuple[int, int]:
         """Bytes that a box receives and sends: tensors, or weights that it reads."""
-        received = sent = 0
-        for link in self.links:
-            if link.weights == weights and link.target == box.id:
-                received += link.sent_bytes
-                sent += link.returned_bytes
-            elif link.source == box.id and not (weights or link.weights):
-                received += link.returned_bytes
-                sent += link.sent_bytes
+        links = [link for link in self.links if link.weights == weights]
+        into = [link for link in links if link.target == box.id]
+        out = [link for link in links if link.source == box.id and not weights]
+        received = sum(x.sent_bytes for x in into) + sum(x.returned_bytes for x in out)
+        sent = sum(x.returned_bytes for x in into) + sum(x.sent_bytes for x in out)
         return received, sent
 
 
