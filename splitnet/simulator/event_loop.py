@@ -13,7 +13,7 @@ the gap occupies the link (Culler et al., "LogP", 1993; Alexandrov et al., "LogG
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import chain, compress
@@ -26,13 +26,14 @@ _COPIES_FIRST = 2**62
 
 @dataclass(slots=True)
 class Moved:
-    """One copy of an item of the step, or of the sum of its gradients."""
+    """One copy of an item of the step, or of the sum of its gradients, for tasks."""
 
     item: int
     is_gradient: bool
     source: int
     target: int
     bytes: int
+    tasks: Sequence[int]
     start: float = 0.0
     stop: float = 0.0
 
@@ -78,7 +79,6 @@ class _Loop:
         self.device_free = [0.0] * step.device_count
         self.link_free: dict[tuple[int, int], float] = {}
         self.copies: list[Moved] = []
-        self.receivers: list[Iterable[int]] = []  # tasks that wait for each copy
         self.queue: list[tuple[float, int]] = []
         # Per item and device, how many that make its gradient there have not run yet.
         makers = (item.gradients_from for item in self.items)
@@ -126,12 +126,11 @@ class _Loop:
             elif not item.is_weight:
                 self._arrive(reader, time)
         for target, readers in away.items():
-            self._send(Moved(number, False, where, target, item.bytes), readers, time)
+            self._send(Moved(number, False, where, target, item.bytes, readers), time)
 
-    def _send(self, copy: Moved, receivers: Iterable[int], time: float) -> None:
+    def _send(self, copy: Moved, time: float) -> None:
         heappush(self.queue, (time, len(self.copies) - _COPIES_FIRST))
         self.copies.append(copy)
-        self.receivers.append(receivers)
 
     def _copy(self, number: int, time: float) -> None:
         copy, step = self.copies[number], self.step
@@ -147,7 +146,7 @@ class _Loop:
         copy.start = max(time, self.link_free.get(link, 0.0))
         copy.stop = copy.start + seconds
         self.link_free[link] = copy.stop - overlap
-        for task in self.receivers[number]:
+        for task in copy.tasks:
             self._arrive(task, copy.stop)
 
     def _execute(self, task: int, time: float) -> None:
@@ -178,5 +177,5 @@ class _Loop:
         if home == where:
             self._arrive(task, time)
         else:
-            copy = Moved(number, True, where, home, item.sum_bytes(here))
-            self._send(copy, (task,), time)
+            size = item.sum_bytes(here)
+            self._send(Moved(number, True, where, home, size, [task]), time)
