@@ -75,7 +75,9 @@ class _Loop:
         self.after = [[(task, True) for task in each] for each in step.successors]
         for task, other in step.assumed:
             self.after[other].append((task, False))
-        self.pending = Counter(task for task, _ in chain(*self.after))  # waits left
+        self.pending = [0] * count  # what each task waits for
+        for task, _ in chain(*self.after):
+            self.pending[task] += 1
         self.device_free = [0.0] * step.device_count
         self.link_free: dict[tuple[int, int], float] = {}
         self.copies: list[Moved] = []
