@@ -70,7 +70,9 @@ def test_data_parallel_trains_and_restores_as_the_model_it_copies(cluster, tmp_p
     keras.utils.set_random_seed(5)
     entry = keras.Input((6,))
     sides = [layers.Dense(4, activation=one)(entry) for one in ("relu", "tanh")]
-    model = keras.Model(entry, layers.Dense(3)(layers.Add()(sides)))
+    seen = layers.Reshape((2, 2))(layers.Add()(sides))
+    seen = layers.Flatten()(layers.Conv1D(4, 1, groups=2)(seen))  # XLA runs it
+    model = keras.Model(entry, layers.Dense(3)(seen))
     before = model.get_weights()
     three = sn.data_parallel(model, cluster, batch=4)
     x, y = numbers(6, count=4), numbers(3, count=4)
@@ -85,7 +87,6 @@ def test_data_parallel_trains_and_restores_as_the_model_it_copies(cluster, tmp_p
     fit(model)
     assert_near(three.get_weights(), model.get_weights())
     sn.audit(three, None, (x, y)).check()
-
     three.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     two = sn.data_parallel(loaded, cluster, devices=["gpu:0", "gpu:2"])
@@ -130,7 +131,6 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(cluster):
     x, y = (numbers(count, count=8).astype("float64") for count in (6, 3))
     for model in (plain, towers):
         model.compile("adam", "mse", run_eagerly=model is plain)
-
     check.assert_alike(towers, plain, check.Case(net, x, y, sizes=(8, 8)), 1e-12)
 
 
@@ -177,7 +177,6 @@ def test_towers_of_a_placed_model_keep_its_placement(make, pins, microbatches, c
     x, y = (numbers(count).astype("float64") for count in (6, 3))
     for model in (towers, plain):
         model.compile(sgd(), "mse", run_eagerly=model is plain)
-
     other = {"gpu:0": "gpu:2", "gpu:1": "cpu:0", "cpu:0": "cpu:0"}
     for part, device in plan.device_of.items():
         if plan.graph.part[part].kind != "input" and device != "cpu:0":

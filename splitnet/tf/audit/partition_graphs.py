@@ -25,15 +25,9 @@ from splitnet.tf.placement import device_function
 from splitnet.tf.placement.device_function import CALLS, canonical, function_of, key_in
 from splitnet.tf.placement.optimizer import all_optimizers
 from splitnet.tf.placement.placed import Placed
+from splitnet.tf.reading.traced import OPS
 
-# What moves, names or sizes data, but computes nothing of it.
-_IDLE_OPS = (
-    "_Arg _Retval _DeviceArg _DeviceRetval _Send _Recv _HostSend _HostRecv NoOp Const "
-    "Identity IdentityN ReadVariableOp VarHandleOp Placeholder ControlTrigger "
-    "VariableShape Shape ShapeN Size Rank BroadcastGradientArgs Enter Exit Merge "
-    "Switch NextIteration LoopCond Assert StopGradient PreventGradient"
-)
-_NOT_WORK = frozenset(_IDLE_OPS.split())
+IDLE = OPS["idle"]
 _SENDS = ("_Send", "_HostSend")
 _RECEIVES = ("_Recv", "_HostRecv")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile")
@@ -62,7 +56,6 @@ class Names:
 
     def __init__(self, plan: Plan, placed: Placed, optimizer: Any = None) -> None:
         self._optimizers = tuple(f"/{one.name}/" for one in all_optimizers(optimizer))
-        self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in placed.plan.cluster}
         self.part_of: Mapping[str | None, str] = placed.part_of
         self._tower = {
@@ -78,8 +71,12 @@ class Names:
             for variable in variables_of(node.operation) if first else ():
                 name = planned.get(id(variable), first)
                 self.variables.setdefault(id(variable), (variable, name))
+        users = plan.graph.parts_of_weights
         self._updated = {
-            f"update_{keras_api.number_of(variable.value)}": (variable, name)
+            f"update_{keras_api.number_of(variable.value)}": (
+                next(iter(users.get(name, ())), ""),
+                self.device(variable.value.device),
+            )
             for variable, name in self.variables.values()
         }
 
@@ -94,11 +91,7 @@ class Names:
 
     def update(self, op_name: str) -> tuple[str, str] | None:
         """The first part and the device of a variable that an op updates, if known."""
-        variable, weight = self._updated.get(key_in(op_name) or "", (None, ""))
-        if variable is None:
-            return None
-        part = next(iter(self._users.get(weight, ())), "")
-        return part, self.device(variable.value.device)
+        return self._updated.get(key_in(op_name) or "")
 
     def of_optimizer(self, op_name: str) -> bool:
         """Whether an op is an optimizer's."""
@@ -189,11 +182,6 @@ class ExecutedStep:
         return None
 
 
-def works(kind: str) -> bool:
-    """Whether ops of a type compute something, rather than move or name data."""
-    return kind not in _NOT_WORK
-
-
 def call_of(function: str, names: Iterable[str]) -> tuple[str | None, str, str]:
     """The key that a function was traced with, that of its call, and the phase."""
     traced_as = key_in(function)
@@ -207,7 +195,7 @@ def seen_ops(step: ExecutedStep) -> Iterator[SeenOp]:
     for node in step.nodes:
         if node.key is not None:
             yield from _body(step, node)
-        elif works(node.op) and node.device:
+        elif node.op not in IDLE and node.device:
             name, device = node.plain, names.device(node.device)
             if part := names.part_of.get(key_in(name)):
                 phase = "backward" if "gradient_tape/" in name else "forward"
@@ -229,7 +217,7 @@ def _body(step: ExecutedStep, call: Node) -> Iterator[SeenOp]:
             where = canonical(node.device, here) or here
             inner = [one for one in tf_api.functions_called(node) if one not in done]
             ahead += [(one, where) for one in inner]
-            if not inner and works(node.op):
+            if not inner and node.op not in IDLE:
                 own = key_in(node.name)
                 part = names.part_of.get(key if own in (None, traced_as) else own, "")
                 yield SeenOp(node.name, node.op, part, phase, names.device(where))
@@ -243,7 +231,7 @@ def unneeded_parts(graphs: Iterable[Any], names: Names) -> tuple[str, ...]:
         needed = tf_api.ancestors(ends)
         for op in graph.get_operations():
             key = key_in(op.name)
-            if key is None or not works(op.type):
+            if key is None or op.type in IDLE:
                 continue
             keys, function = {key}, function_of(op)
             if traced_as := key_in(function):  # with those of calls inside

@@ -77,13 +77,13 @@ def add_functions(source: Any, target: Any) -> None:
         target._add_function_recursive(function)
 
 
-def walk(ops: Iterable[Any], ahead: Callable[[Any], list[Any]]) -> Iterator[Any]:
-    """Ops, and those that are ahead of them, each once."""
-    left, done = list(ops), set[Any]()
+def walk(ops: Iterable[Any], ahead: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    """Ops or tensors, and those that are ahead of them, each once."""
+    left, done = list(ops), dict[int, Any]()
     while left:
         op = left.pop()
-        if op not in done:
-            done.add(op)
+        if id(op) not in done:
+            done[id(op)] = op
             yield op
             left += ahead(op)
 
@@ -108,10 +108,16 @@ def functions_entered() -> int:
     """Frames on the stack of functions that capture variables but no other tensor.
 
     `tf.function` may be called again in another graph; the gradients of
-    `tf.custom_gradient` and `tf.recompute_grad` know variables only.
+    `tf.custom_gradient` and `tf.recompute_grad` know variables only. Those that Keras
+    makes for one call, as for convolutions with groups, take a tensor.
     """
-    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
-    return sum(frame.f_globals.get("__name__") in _FUNCTIONS for frame in frames)
+    entered = 0
+    for frame, _ in traceback.walk_stack(sys._getframe()):
+        if frame.f_globals.get("__name__") in _FUNCTIONS:
+            made = getattr(frame.f_locals.get("self"), "python_function", None)
+            of_keras = getattr(made, "__module__", "").startswith("keras.")
+            entered += not (of_keras or frame.f_code.co_name == "wrapped_fn")
+    return entered
 
 
 def function_nodes(name: str) -> list[Any]:

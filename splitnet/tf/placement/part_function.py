@@ -19,7 +19,6 @@ import tensorflow as tf
 from splitnet.simulator.units import condensed, function_runs
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import CARRIED, states_of, tables_of, weights_of
-from splitnet.tf.internals.tf_api import ancestors
 from splitnet.tf.placement.device_function import device_of, scope_of
 from splitnet.tf.placement.part_gradient import PartGradient, not_inlined, part_gradient
 from splitnet.tf.placement.placed import Run
@@ -144,7 +143,7 @@ class StateScope(keras.StatelessScope):
     def updates(
         self, states: Iterable[tuple[Any, Any]]
     ) -> tuple[list[tuple[Any, Any, Any]], list[Any]]:
-        """The updates of assigned variables, and their offsets that are tensors.
+        """The updates of assigned variables, and the offset of each that is a tensor.
 
         `states` are variables with their values before. An update is (variable, scale,
         offset) for `scale * old + offset`, or the offset if the scale is None. Offsets
@@ -158,8 +157,7 @@ class StateScope(keras.StatelessScope):
             scale, offset = (old is not None and _affine(new, old)) or (None, new)
             constant = 0 if offset is None else tf.get_static_value(offset)
             updates.append((variable, scale, constant))
-            if constant is None:
-                offsets.append(offset)
+            offsets.append(offset if constant is None else None)
         return updates, offsets
 
 
@@ -180,7 +178,7 @@ def _affine(new: Any, old: Any) -> tuple[Any, Any] | None:
             if (factor := tf.get_static_value(other)) is None:
                 return None
             return scale * factor, None if offset is None else offset * other
-        if old.op in ancestors([other.op]):
+        if old.op in tf_api.ancestors([other.op]):
             return None
         return scale, other if offset is None else offset + other
     return None
@@ -335,7 +333,7 @@ class Trace:
             "states": offsets,
         }
         leaves = tf.nest.flatten(made, expand_composites=True)
-        needed = ancestors(one.op for one in leaves if one is not None)
+        needed = tf_api.ancestors(one.op for one in leaves if one is not None)
         self.early = {id(v) for v, old in pairs if old.op not in needed}
         return made
 
@@ -398,14 +396,13 @@ class Trace:
 
     def new_states(self, run: Run, made: Any) -> Iterator[tuple[Any, Any]]:
         """Each variable that the calls changed, with its new value, at its home."""
-        offsets = iter(made["states"])
-        for variable, scale, constant in self._updates:
-            value = next(offsets) if constant is None else constant
+        for (variable, scale, constant), offset in zip(self._updates, made["states"]):
+            value = offset if constant is None else constant
             with tf.device(device_of(variable)):
                 if scale is not None:
                     old = run.state(variable)
                     scaled = old if np.all(scale == 1) else old * scale
-                    value = scaled + tf.cast(value, old.dtype)
+                    value = tf.stop_gradient(scaled + tf.cast(value, old.dtype))
                 yield variable, value
 
 

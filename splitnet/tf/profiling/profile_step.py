@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import keras
 import tensorflow as tf
@@ -23,7 +23,7 @@ from splitnet.core.errors import AuditError, DeviceError
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Task, Timeline
 from splitnet.tf.audit import observe
-from splitnet.tf.audit.partition_graphs import Names, call_of, works
+from splitnet.tf.audit.partition_graphs import IDLE, Names, call_of
 from splitnet.tf.emit import plan_of
 from splitnet.tf.placement.device_function import function_of, key_in
 from splitnet.tf.placement.placed import placed_of
@@ -31,6 +31,7 @@ from splitnet.tf.placement.placed import placed_of
 _GRADIENT = re.compile(r"gradient_tape/|^gradients/")  # in a step, in a function
 _Calls = Mapping[tuple[str, str], Sequence[str]]
 """(key that a function was traced with, phase) -> keys of its calls, in order."""
+_Span = tuple[float, float]  # seconds at the start and at the end
 
 
 def profile_step(
@@ -89,30 +90,19 @@ def _profile(model: keras.Model, *batch: Any) -> list[bytes]:
         return [f.read_bytes() for f in sorted(Path(folder).rglob("*.xplane.pb"))]
 
 
-class _Event(NamedTuple):
-    """One op that ran; seconds."""
-
-    start: float
-    stop: float
-    name: str
-    kind: str
-    on_gpu: bool
-
-
 def _timeline(spaces: list[bytes], plan: Plan, names: Names, calls: _Calls) -> Timeline:
     """Each pass of a part, from its first op to its last; overlaps are cut off."""
-    by_op: dict[tuple[str, bool], list[_Event]] = defaultdict(list)
-    for event in _events(spaces):
-        if works(event.kind):
-            by_op[event.name, event.on_gpu].append(event)
+    runs_of: dict[tuple[str, bool], list[_Span]] = defaultdict(list)
+    for op, on_gpu, span in _events(spaces):
+        runs_of[op, on_gpu].append(span)
     # A GPU's kernels count, and not the calls that launch them.
     real = {d.name: d.kind == "gpu" and not d.stand_in for d in plan.cluster}
-    spans: dict[Task, tuple[float, float]] = {}
-    for (name, on_gpu), events in by_op.items():
-        for event, task in zip(sorted(events), _tasks(name, len(events), names, calls)):
+    spans: dict[Task, _Span] = {}
+    for (op, on_gpu), runs in runs_of.items():
+        for span, task in zip(sorted(runs), _tasks(op, len(runs), names, calls)):
             if task.part and real.get(task.device) == on_gpu:
-                start, stop = spans.get(task, event[:2])
-                spans[task] = min(start, event.start), max(stop, event.stop)
+                starts, stops = zip(span, spans.get(task, span))
+                spans[task] = min(starts), max(stops)
     begun = min((start for start, _ in spans.values()), default=0.0)
     found = []
     for name in real:
@@ -155,8 +145,8 @@ def _calls(graphs: Sequence[Any]) -> _Calls:
     return {}
 
 
-def _events(spaces: Iterable[bytes]) -> Iterator[_Event]:
-    """Every op of a part or an update in a profile; a GPU's kernel names its op."""
+def _events(spaces: Iterable[bytes]) -> Iterator[tuple[str, bool, _Span]]:
+    """The working ops of parts and updates: name, whether a GPU's kernel, seconds."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     found = [xplane_pb2.XSpace.FromString(text) for text in spaces]
@@ -170,7 +160,6 @@ def _events(spaces: Iterable[bytes]) -> Iterator[_Event]:
                         reference = plane.stat_metadata[stat.ref_value].name
                         name = stat.str_value or reference or name
                 op, _, kind = name.rpartition(":")
-                if key_in(op):
+                if key_in(op) and kind not in IDLE:
                     start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
-                    stop = start + event.duration_ps * 1e-12
-                    yield _Event(start, stop, op, kind, on_gpu)
+                    yield op, on_gpu, (start, start + event.duration_ps * 1e-12)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
@@ -114,6 +115,7 @@ def cost_of(
 
 _SUMS = ("matrix_flops", "other_flops", "inner_bytes", "workspace_bytes")
 _SUMS += ("early_bytes", "given_bytes", "moved_bytes", "fused_bytes")
+_sums = attrgetter(*_SUMS)
 _CHECKS = 2
 
 
@@ -164,10 +166,6 @@ class Scaled:
         if not np.allclose(sums, exact, rtol=1e-9, atol=1e-6):
             sums[:] = -1  # no call can have it
         return _with_sums(self._basis[0][1], sums)
-
-
-def _sums(work: Work) -> list[Any]:
-    return [getattr(work, name) for name in _SUMS]
 
 
 def _with_sums(work: Work, sums: Iterable[float]) -> Work:

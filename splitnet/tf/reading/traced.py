@@ -6,10 +6,12 @@ backward, on placeholders, also for variables: TensorFlow's runtime is not start
 """
 
 import math
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,34 +19,23 @@ import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
 
-_VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "EnsureShape"}
-_SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradientArgs"}
-_NO_KERNEL = _VIEWS | _SHAPES | {"Const", "Placeholder", "NoOp", "ReadVariableOp"}
+_TABLE = tomllib.loads(Path(__file__).with_name("operations.toml").read_text("utf-8"))
+_FLOPS: dict[str, int] = _TABLE.pop("flops")
+OPS = {kind: frozenset(names.split()) for kind, names in _TABLE.items()}
+_VIEWS, _SHAPES, _GATHERS = OPS["views"], OPS["shapes"], OPS["gathers"]
+_LOOPS, _REDUCTIONS, _GRADIENTS = OPS["loops"], OPS["reductions"], OPS["transposed"]
+_MATMULS, _CONVOLUTIONS = OPS["products"], OPS["convolutions"]
+_NO_KERNEL = _VIEWS | _SHAPES | OPS["given"]
 _NOT_MADE = _VIEWS | _SHAPES | {"Const", "Fill", "Placeholder"}
-_GATHERS = {"GatherV2", "ResourceGather"}
-_MOVES = _GATHERS | {"Cast", "Transpose", "ConcatV2", "Split", "SplitV", "StridedSlice"}
-_MOVES |= {"Slice", "Pad", "PadV2", "Tile", "Pack", "Unpack", "ReverseV2", "Fill"}
-_LOOPS = {"While", "StatelessWhile"}
-_WITH_BODIES = _LOOPS | {"PartitionedCall", "StatefulPartitionedCall"}
-_WITH_BODIES |= {"If", "StatelessIf", "Case", "StatelessCase"}
-_MATMULS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
-_GRADIENTS = {"Conv2DBackpropInput", "Conv3DBackpropInputV2"}  # transposed convolutions
-_CONVOLUTIONS = _GRADIENTS | {"Conv2D", "Conv3D"}
+_MOVES = _GATHERS | OPS["moves"]
+_WITH_BODIES = _LOOPS | OPS["calls"]
 _ANEW = _MATMULS | _CONVOLUTIONS | _MOVES | _WITH_BODIES
 """Operations that read an input again while they write the output."""
 _ALONE = _MATMULS | _CONVOLUTIONS | _GATHERS | {"Einsum", "DepthwiseConv2dNative"}
 """Operations that XLA fuses with none that they read."""
-_REDUCTIONS = {"Sum", "Mean", "Max", "Min", "Prod", "Softmax", "LogSoftmax"}
 _CLASSES = dict.fromkeys(_CONVOLUTIONS, "convolution")
 _CLASSES["DepthwiseConv2dNative"] = "depthwise"
 _PRODUCTS = ("convolution", "depthwise", "product")  # classes, see core/costs.py
-_FLOPS = {
-    **{"Exp": 4, "Expm1": 4, "Log": 4, "Log1p": 4, "Tanh": 4, "Sigmoid": 4, "Erf": 4},
-    **{"Sin": 4, "Cos": 4, "Tan": 4},
-    **{"Rsqrt": 2, "Softsign": 2, "LeakyRelu": 2, "Relu6": 2, "Elu": 5, "Selu": 6},
-    **{"Softmax": 7, "Softplus": 8, "LogSoftmax": 8, "Pow": 8, "ResizeBilinear": 8},
-}
-"""FLOPs per element, of operations that take more than one."""
 _Ops = _Tensors = Sequence[Any]
 
 
@@ -205,13 +196,11 @@ def _fused(operations: Sequence[Any], results: Sequence[Any]) -> tuple[float, in
     inside, moved = own.keys() - written, 0
     for op in kernels:
         rows = op.type in _GATHERS  # are read, not the table
-        left, read = [*op.inputs][rows:], dict[int, Any]()
-        while left:
-            tensor = _root(left.pop())
-            if id(tensor) not in read:
-                read[id(tensor)] = tensor
-                left += tensor.op.inputs if id(tensor.op) in inside else ()
-        there = (t for t in read.values() if id(t.op) not in inside)
+        read = tf_api.walk(
+            map(_root, [*op.inputs][rows:]),
+            lambda t: map(_root, t.op.inputs if id(t.op) in inside else ()),
+        )
+        there = (t for t in read if id(t.op) not in inside)
         moved += bytes_of(*there, *op.outputs, *[*op.outputs] * rows)
     return float(moved), len(kernels)
 

@@ -24,7 +24,6 @@ def test_profile_step_tells_when_each_part_ran(model):
     """Each micro-batch of each part, forward and backward, one after the other."""
     before = [np.copy(weight) for weight in model.get_weights()]
     plan = sn.plan_of(model)
-
     timeline = sn.profile_step(model, DATA)
     assert timeline.devices == ("gpu:0", "gpu:1", "gpu:2", "cpu:0")
     assert {task.part for task in timeline.tasks} >= {"left", "right", "both", "head"}
@@ -63,9 +62,7 @@ def test_a_gpus_kernels_count_and_not_their_launches():
         event = made.lines.add(timestamp_ns=1).events.add(metadata_id=1)
         event.offset_ps, event.duration_ps = start * 10**6, 2 * 10**6
     event.stats.add(metadata_id=5, str_value=op)
-
     found = list(_events([space.SerializeToString()]))
-    assert [(one.name, one.kind, one.on_gpu) for one in found] == [
-        (op.partition(":")[0], "MatMul", on_gpu) for on_gpu in (False, True)
-    ]
-    assert [round((one.stop - one.start) * 1e6) for one in found] == [2, 2]
+    name = op.partition(":")[0]
+    assert [one[:2] for one in found] == [(name, False), (name, True)]
+    assert [round((stop - start) * 1e6) for *_, (start, stop) in found] == [2, 2]

@@ -257,16 +257,17 @@ def said_in_the_call():
 
 
 class Centred(layers.Layer):
-    """Takes off a mean that each call in training moves first."""
+    """Takes off a mean, as it was and as each call in training moves it."""
 
     def build(self, shape):
         options = {"initializer": "zeros", "trainable": False}
         self.mean = self.add_weight(shape=(shape[-1],), **options)
 
     def call(self, x, training=False):
+        before = 1.0 * self.mean
         if training:
             self.mean.assign(0.9 * self.mean + 0.1 * ops.mean(x, 0))
-        return x - self.mean
+        return x - (before + self.mean) / 2.0
 
 
 @model
