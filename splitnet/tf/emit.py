@@ -27,6 +27,7 @@ from splitnet.tf.reading.call_cost import size_of
 from splitnet.tf.reading.cloner import clone
 from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.read import planned_blueprint, planned_sites
+from splitnet.tf.reading.rebuild import compile_arguments
 from splitnet.tf.reading.source import blueprint_of, resolved
 from splitnet.tf.workers.connect import wait_for_workers
 
@@ -90,7 +91,8 @@ def emit(
     blueprint = splitting.split_as_planned(planned_blueprint(source, plan), plan.graph)
     blueprint = replace(blueprint, sites=planned_sites(blueprint, plan))
     homes, default = homes_of(plan, blueprint.sites), _default_device()
-    cloned = clone(blueprint, lambda one: homes.get(id(one), default), copy=copy)
+    how: dict[str, Any] = {"copy": copy, "compiled": keras_api.compiled_with(source)}
+    cloned = clone(blueprint, lambda one: homes.get(id(one), default), **how)
     model, plan = cloned.model, replace(plan, reused=cloned.reused)
     placed = placement(plan, cloned.flow, cloned.sites)
     wait_for_workers()
@@ -160,6 +162,8 @@ def _obstacle(node: Any, how: str, device: str) -> str:
         return "it works on text"
     if any(map(is_sparse, tensors)):
         return "it works on sparse tensors"
+    if any(getattr(one, "call_training_endpoint", None) for one in layers):
+        return "a loaded function may change states"
     if how != "xla":
         return ""
     if any(isinstance(one, _LOOPING) for one in layers):
@@ -197,18 +201,14 @@ def _obstacle(node: Any, how: str, device: str) -> str:
 
 
 def _settle(placed: Placed) -> None:
-    """No cuDNN on a CPU, though a GPU is here; later weights beside a layer's first.
-
-    `quantize` and `enable_lora` make such weights. Convolutions get kernels as values:
-    Keras compiles those with groups, and XLA reads variables of its own device only.
-    """
+    """No cuDNN on a CPU; weights that `enable_lora` adds are beside a layer's first."""
 
     def add_weight(layer: Any, home: str, *args: Any, **kwargs: Any) -> Any:
         with tf.device(home):
             return type(layer).add_weight(layer, *args, **kwargs)
 
     def convolved(plainly: Callable[..., Any], inputs: Any, kernel: Any) -> Any:
-        return plainly(inputs, tf.convert_to_tensor(kernel))
+        return plainly(inputs, tf.convert_to_tensor(kernel))  # for XLA, run eagerly
 
     for node in placed.flow.nodes:
         for layer in keras_api.sublayers(node.operation):
@@ -234,9 +234,10 @@ def _carry_compilation(source: Any, model: Any) -> None:
     if not isinstance(source, keras.Model) or not source.compiled:
         return
     try:
-        model.compile(**keras_api.compile_arguments(source))
+        model.compile(**compile_arguments(source))
     except Exception as error:  # a stranger's optimizer, loss or metric may refuse
-        warn(f"the copy of model {source.name!r} is not compiled: {error}. Compile it.")
+        why = f"{error}".rstrip(".")
+        warn(f"the copy of model {source.name!r} is not compiled: {why}. Compile it.")
         return
     split = splitting.joined_layers(model) != splitting.joined_layers(source)
     pairs = [] if split else list(zip(source.variables, model.variables))
@@ -288,7 +289,8 @@ def unplace(model: keras.Model) -> Any:
     """
     wait_for_workers(ask=True)
     device = _default_device()
-    plain = clone(blueprint_of(model), lambda layer: device, move=False).model
+    how: dict[str, Any] = {"move": False, "compiled": keras_api.compiled_with(model)}
+    plain = clone(blueprint_of(model), lambda layer: device, **how).model
     _carry_compilation(model, plain)
     cut = splitting.joined_layers(plain)
     return splitting.join_slices(plain, device) if cut else plain

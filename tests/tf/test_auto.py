@@ -231,13 +231,17 @@ def summing(layer, x):
 
 
 class Fixed(layers.Layer):
-    """Has a weight that no call changes, and gives a second, empty tensor."""
+    """Has a weight that no call changes, and gives an empty tensor and a size."""
 
     def build(self, shape):
         self.scale = self.add_weight(shape=shape[1:], trainable=False, name="scale")
 
     def call(self, x):
-        return x * self.scale, ops.zeros((0, *x.shape[1:]))
+        return (
+            x * self.scale,
+            ops.zeros((0, *x.shape[1:])),
+            ops.convert_to_tensor(ops.shape(x)[1]),
+        )
 
 
 def neighbours(x):
@@ -246,6 +250,10 @@ def neighbours(x):
 
 def centred(x):
     return x - ops.mean(x, axis=0)
+
+
+def noisy(x):
+    return x * keras.random.uniform(ops.shape(x))
 
 
 ANY = {"microbatches", "towers"}
@@ -259,6 +267,7 @@ COMBINED = {
     "acts": layers.Dense(2, centred, name="acts"),
     "inner": keras.Sequential([layers.Dense(2, centred)], name="inner"),
     "near": layers.Lambda(neighbours, name="near"),
+    "noisy": layers.Lambda(lambda x: noisy(centred(x)), name="noisy"),
     "'penal' adds a loss that is no mean": layers.Dense(
         2, activity_regularizer=lambda x: ops.sum(ops.mean(x, 0) ** 2), name="penal"
     ),
@@ -271,6 +280,12 @@ COMBINED = {
 def masks():
     inner = [layers.Embedding(9, 4, mask_zero=True), layers.Dense(2)]
     return keras.Sequential(inner, name="m")
+
+
+def texts(**options):
+    words, start = keras.Input((), dtype="string"), layers.TextVectorization()
+    start.adapt(["a b c", "b a", "c"])
+    return keras.Model(words, layers.Embedding(9, 4, **options)(start(words)))
 
 
 def still():
@@ -286,9 +301,12 @@ def still():
         (lambda: stack(layers.BatchNormalization(name="bn")), {"microbatches"}, "'bn'"),
         (lambda: stack(keras.Sequential([layers.BatchNormalization()])), ANY, "itself"),
         (lambda: stack(lambda x: Fixed()(x)[0]), set(), ""),
+        (lambda: stack(layers.Lambda(noisy)), set(), ""),
         (still, {"microbatches"}, "divides its kernel"),
         (lambda: stack(masks(), layers.Dense(2)), {"microbatches"}, "'dense"),
         (lambda: stack(masks(), layers.GlobalMaxPooling1D()), set(), ""),
+        (texts, {"microbatches"}, "the longest of their batch"),
+        (lambda: texts(mask_zero=True), {"microbatches"}, "hands a mask"),
         (lambda: stack(Counting(name="count")), ANY, "'count' has a state"),
         (lambda: stack(layers.Dense(2), batch_shape=(8, 6)), {*ANY, "batch"}, "fixed"),
         (lambda: stack(lambda x: x + PLACES(x)), set(), ""),

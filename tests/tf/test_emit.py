@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras import layers
+from keras import layers, ops
 
 import splitnet as sn
 from splitnet.tf.internals import keras_api
@@ -29,7 +29,6 @@ def test_emit_starts_as_the_same_layers_in_plain_keras(cluster):
     net.output(net.branch("head", joined, head, on="cpu"))
     placed = emitted(net, cluster)
     assert not any(layer.built or layer._inbound_nodes for layer in (see, tell, head))
-
     inputs = [keras.Input((6, 2)), keras.Input((5,))]
     seen = drop(layers.Flatten()(see(inputs[0])))
     plain = keras.Model(inputs, head(layers.Concatenate()([seen, tell(inputs[1])])))
@@ -51,7 +50,6 @@ def test_emit_names_outputs_for_branches_or_as_told(cluster):
     net.output(two)
     net.output(two, "told")
     net.output(net.branch("中文", x, layers.Dense(1)))
-
     model = emitted(net, cluster)
     others = ["net_0", "net_1_p", "told_0", "told_1_p", "net"]
     assert model.output_names == ["gr__e__a", "price", *others]
@@ -81,7 +79,6 @@ def test_copy_false_places_the_layers_of_the_source(cluster):
     placed = sn.emit(model, plan, copy=False)
     for one in (placed, clone):
         one.compile(check.sgd(), "mse", run_eagerly=one is clone)
-
     case = check.Case(model, numbers(6), numbers(1), sizes=(4, 4))
     check.assert_alike(placed, clone, case)
     assert placed.layers[1:] == model.layers[1:]
@@ -97,6 +94,29 @@ def test_what_is_excluded_from_weight_decay_is_so_in_a_copy():
     for one in (models := (model, sn.unplace(model))):
         one.fit(numbers(4), numbers(2), epochs=4, shuffle=False, verbose=0)
     assert_near(*(one.get_weights() for one in models))
+
+
+class Boosted(keras.optimizers.SGD):
+    def __init__(self, learning_rate, boost=1.0, **options):
+        super().__init__(learning_rate, **options)
+        self._boost = boost
+
+    def update_step(self, gradient, variable, rate):
+        super().update_step(gradient * self._boost, variable, rate)
+
+
+def test_optimizers_and_metrics_of_ones_own_keep_what_no_configuration_has():
+    """Unregistered classes, settings that get_config lacks, functions, also inside."""
+    model = stack(layers.Dense(2))
+    spread = keras.metrics.MeanMetricWrapper(lambda y, p: ops.max(p, -1), name="spread")
+    rate = keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 1.0)
+    optimizer = keras.optimizers.LossScaleOptimizer(Boosted(rate, 3.0), 2.0)
+    model.compile(optimizer, "mse", metrics=[spread])
+    plain, copy = (
+        one.fit(numbers(6), numbers(2), epochs=3, shuffle=False, verbose=0).history
+        for one in (model, sn.unplace(model))
+    )
+    assert plain == copy
 
 
 @keras.saving.register_keras_serializable("test_emit")
@@ -173,7 +193,6 @@ def test_xla_leaves_out_what_it_cannot_compile(cluster):
     how = {"time_limit": 0.1, "regroup": True}  # the branches of a net stay
     with pytest.warns(UserWarning, match="runs as it is") as warned:
         model = sn.emit(net, sn.plan(net, cluster, batch=BATCH, **how), xla=True)
-
     told = " ".join(str(one.message) for one in warned)
     assert "'there' runs as it is: it reads rows of a table on another device" in told
     assert "'looped' runs as it is: XLA" in told

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from splitnet.tf.parallel.pipeline import obstacles_of
 from tests.child import python
 from tests.tf import check
 from tests.tf.check import BATCH, Case, assert_near, emitted, flat, numbers
@@ -65,7 +66,6 @@ def test_saved_model_loads_without_splitnet_on_one_cpu(saved, trained, case, tmp
     """Same predictions, training goes on; no file says where anything ran."""
     with zipfile.ZipFile(saved) as file:
         texts = [file.read(name) for name in file.namelist()]
-
     for word in (b"/device:", b"CPU:1", b"gpu:0", b"splitnet", b"sn_k"):
         assert not any(word in text for text in texts), word
     paths = [tmp_path / name for name in ("a.npy", "b.npy", "out.npy")]
@@ -86,7 +86,6 @@ def test_training_goes_on_elsewhere_as_if_never_moved(saved, trained, case, gpus
             variable.assign(value)
     placed = sn.place(loaded, box, batch=BATCH, pins=HOMES[gpus], time_limit=0.1)
     loaded.run_eagerly = True
-
     plan = sn.plan_of(placed)
     assert set(plan.device_of.values()) <= {d.name for d in box}
     assert "parts moved." in str(sn.plan_of(trained).compare(plan))
@@ -124,11 +123,11 @@ def test_export_names_no_device_and_leaves_all_placed(trained, case, cluster, tm
     assert_near(answer, trained.predict(case.x, verbose=0))
     sn.audit(trained, None, (case.x, case.y)).check()
     assert trained.get_layer("see").kernel.value.device.endswith("CPU:2")
-
     # As a layer, whose function holds its variables: a copy loads it, itself it stays.
     entry = [keras.Input(one.shape[1:]) for one in case.x]
-    layer = keras.layers.TFSMLayer(str(tmp_path / "served"), call_endpoint="serve")
-    source, pins = keras.Model(entry, layers.Dense(2)(layer(entry))), {"*": "gpu:1"}
+    served = str(tmp_path / "served"), "serve"
+    layer, pins = keras.layers.TFSMLayer(*served), {"*": "gpu:1"}
+    source = keras.Model(entry, layers.Dense(2)(layer(entry)))
     first, second = (
         emitted(source, cluster, {"copy": one}, ("sgd", "mse"), pins=pins)
         for one in (True, False)
@@ -138,3 +137,7 @@ def test_export_names_no_device_and_leaves_all_placed(trained, case, cluster, tm
         one.train_on_batch(case.x, case.y)
     assert_near([first.get_weights(), second.get_weights()], [plain.get_weights()] * 2)
     sn.audit(first, None, (case.x, case.y)).check()
+    changing = keras.Model(entry, keras.layers.TFSMLayer(*served, "serve")(entry))
+    assert "may keep averages" in obstacles_of(changing)["towers"]
+    with pytest.warns(UserWarning, match="a loaded function may change states"):
+        emitted(changing, cluster, {"recompute": True}, pins=pins)

@@ -55,15 +55,15 @@ def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> 
 
 def producer(tensor: Any) -> Any:
     """The node that made a symbolic tensor; None for one that nothing made."""
-    if hasattr(tensor, "_splitnet_node"):
-        return tensor._splitnet_node
+    if hasattr(tensor, "splitnet_node"):  # of an expanded model
+        return tensor.splitnet_node
     operation, node, _ = getattr(tensor, "_keras_history", (None, 0, 0))
     return None if operation is None else operation._inbound_nodes[node]
 
 
-def set_producer(tensor: Any, node: Any) -> None:
-    """Note the call inside an expanded model that makes a symbolic tensor."""
-    tensor._splitnet_node = node
+def readers_of(operation: Any) -> list[Any]:
+    """The operations that read what an operation gives, in any model."""
+    return [node.operation for node in operation._outbound_nodes]
 
 
 def without_nodes(operation: Any) -> Any:
@@ -170,6 +170,9 @@ compiles_by_itself = methodcaller("_resolve_auto_jit_compile")
 
 lambda_output_shape = attrgetter("_output_shape")
 """The output shape that a Lambda layer was given."""
+
+metric_function = attrgetter("_fn")
+"""The function that a metric takes the mean of."""
 
 
 @contextlib.contextmanager
@@ -359,22 +362,10 @@ def forget_initial_epoch(model: Any) -> None:
     model._initial_epoch = None
 
 
-def compile_arguments(model: Any) -> dict[str, Any]:
-    """What a model was compiled with; optimizer and metrics are made anew."""
-
-    def anew(value: Any) -> Any:
-        if not isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
-            return value
-        config = value.get_config()
-        if (config.get("optimizer_map") or {}).get("class_name") == "function":
-            raise ValueError("a function chooses its optimizers, which are not copied")
-        return type(value).from_config(config)
-
-    arguments = dict(model._compile_config.config)
-    arguments["optimizer"] = anew(model.optimizer) or arguments.get("optimizer")
-    for key in ("metrics", "weighted_metrics"):
-        arguments[key] = keras.tree.map_structure(anew, arguments.get(key))
-    return arguments
+def compiled_with(source: Any) -> dict[str, Any]:
+    """What a model was compiled with; optimizer and metrics may be names."""
+    known = getattr(source, "_compile_config", None)
+    return {} if known is None else dict(known.config)
 
 
 def exclude_alike(mine: Any, theirs: Any, pairs: Iterable[tuple[Any, Any]]) -> None:

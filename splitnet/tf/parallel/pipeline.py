@@ -39,6 +39,7 @@ _SPECTRAL = keras.layers.SpectralNormalization
 _MEANS = ("sum_over_batch_size", "mean", "auto")
 _OF_BATCHES = ("dice", "tversky", "cosine_similarity")  # losses that may be no mean
 _TOGETHER = ("combines samples", "adds a loss that is no mean over samples")
+_PADS = "pads texts to the longest of their batch"  # which masks make up for
 # Layers of code that may do anything with samples, and the most weights times positions
 # of one that is tried.
 _CODE = (keras.layers.Lambda, keras.Model)
@@ -319,25 +320,31 @@ def _fault(node: Any) -> str:
         return ""
     if isinstance(one, MODELS):
         return next(filter(None, map(_fault, keras_api.nodes_of(one))), "")
+    if isinstance(one, keras.layers.TextVectorization) and None in outputs[0].shape[1:]:
+        masked = [getattr(o, "mask_zero", False) for o in keras_api.readers_of(one)]
+        return "" if outputs[0].ragged or masked and all(masked) else _PADS
+    its = keras_api.sublayers(one)
+    if any(getattr(layer, "call_training_endpoint", None) for layer in its):
+        return "may keep averages of samples"  # by a function that was loaded
     raw, name = not isinstance(one, keras.layers.Layer), type(one).__name__
     axes = [] if raw else keras.tree.flatten(getattr(one, "axis", ()))
     axes = [n % max(1, len(inputs[0].shape)) for n in axes if isinstance(n, int)]
     along, found = 0 in axes or name in ("CutMix", "MixUp"), None
-    its = keras_api.sublayers(one)
     code = raw or any(isinstance(o, _CODE) or keras_api.runs_own_code(o) for o in its)
     if code and not along:
         with contextlib.suppress(Exception):  # it may take other values
             found = _tried(node)
     whole = [t for t in outputs if not is_split(t)]
-    if any(raw or found is None or "float" not in t.dtype for t in whole):
+    if whole and (raw or found is None):
         work, other = (cost_of(node, batch) for batch in (2, 3))
         along |= work != other or bool(work.saves_inputs)  # not of a shape alone
     return found or _TOGETHER[0] * along
 
 
 def _tried(node: Any) -> str | None:
-    """What a call does to two unlike samples; None if it is random or very long."""
+    """What a call does to two unlike samples; None if that is not known for sure."""
     one, tensors, args = node.operation, node.input_tensors, []
+    states = keras_api.states_of(one)
     work = max(100, math.prod(size_of(node.outputs[0], 1).shape[:-1]))
     work *= sum(math.prod(weight.shape) for weight in keras_api.variables_of(one))
     sizes, random = [size_of(t, 2) for t in tensors], np.random.default_rng(0)
@@ -347,24 +354,35 @@ def _tried(node: Any) -> str | None:
         some = random.random(size.shape)
         args.append(tf.cast(some if size.dtype.is_floating else some > 0.5, size.dtype))
 
-    def made(start: int, stop: int) -> list[Any]:
-        cut = (v[start:stop] if is_split(t) else v for t, v in zip(tensors, args))
-        known, training = dict(zip(map(id, tensors), cut)), not keras_api.states_of(one)
+    known = (*states, keras_api.seed_of_all())
+    seeds = [v for v in known if "seed" in getattr(v, "path", "")]
+    drawn = list[Any]()  # seeds that it changes
+
+    def made(*rows: int) -> list[Any]:
+        cut = (tf.gather(v, rows) if is_split(t) else v for t, v in zip(tensors, args))
+        known, training = dict(zip(map(id, tensors), cut)), not states
         scope = keras.StatelessScope(collect_losses=True, initialize_variables=False)
         with scope, keras_api.penalties_summed([one]):
             keras_api.run_node(node, known, {"training": training})
+        drawn.extend(v for v in seeds if scope.get_current_value(v) is not None)
         losses = [loss for loss in scope.losses if not loss.shape.rank]
         return [*(known[id(tensor)] for tensor in node.outputs), *losses]
 
     joins = [np.concatenate if is_split(t) else None for t in node.outputs]
-    runs = [made(0, 2), made(0, 2)]
+    runs = [made(0, 1), made(0, 1)]
+    if drawn:  # the same each time, though one sample alone would get others
+        for join, both, *same in zip(joins, runs[0], made(0, 0), made(1, 1)):
+            rows = (_alike(both[i], twice[i]) for i, twice in enumerate(same))
+            if join and not all(rows):
+                return _TOGETHER[0]
+        return None
     try:
-        runs += [made(0, 1), made(1, 2)]
+        runs += [made(0), made(1)]
     except Exception:  # an index of the other, or a size that one alone has not
         return _TOGETHER[0]
     for join, both, again, *each in zip_longest(joins, *runs, fillvalue=np.mean):
-        pair = (both, join(each)) if join else each
-        if _alike(both, again) and not _alike(*pair):
+        each = [join(each)] if join else each
+        if _alike(both, again) and not all(_alike(both, one) for one in each):
             return _TOGETHER[join is np.mean]
     return "" if all(map(_alike, *runs[:2])) else None
 
@@ -373,7 +391,7 @@ def _alike(one: Any, other: Any) -> bool:
     """Whether two arrays are equal to rounding."""
     part = 1e-3 if one.dtype.size > 2 else 0.03
     one, other = (np.asarray(value, complex) for value in (one, other))
-    most = part * np.abs(one).max(initial=0.0)
+    most = part * np.abs(one[np.isfinite(one)]).max(initial=0.0)
     return one.shape == other.shape and np.allclose(one, other, rtol=0.0, atol=most)
 
 
@@ -423,8 +441,8 @@ def obstacles_of(source: Any, nested: str = "keep") -> dict[str, str]:
     for site, node in ((one, one.node) for one in blueprint.sites):
         if any(map(is_sparse, node.input_tensors)):
             note(f"{site.call!r} reads a sparse tensor")
-        if why := _fault(node):
-            note(f"{site.call!r} {why}")
+        if why := _fault(node):  # towers share one call of what no GPU can run
+            note(f"{site.call!r} {why}", *["microbatches"] * (why == _PADS))
         for layer in (layers := keras_api.sublayers(node.operation)):
             if layer in keras_api.norms_of(layer):
                 note(f"{layer.name!r} would see each by itself", "microbatches")

@@ -22,6 +22,7 @@ from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading import slices as slicing
 from splitnet.tf.reading.cloner import Cloner, functional, input_like
 from splitnet.tf.reading.flatten import Blueprint, Site, flow_of, named
+from splitnet.tf.reading.rebuild import compile_arguments
 from splitnet.tf.reading.source import sized
 
 _WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
@@ -193,7 +194,7 @@ def join_slices(model: Any, device: str) -> Any:
     for part, whole in pairs:
         whole.trainable = part.trainable
     if model.compiled:
-        made.compile(**keras_api.compile_arguments(model))
+        made.compile(**compile_arguments(model))
         for both in zip(*(all_optimizers(one.optimizer) for one in (made, model))):
             keras_api.exclude_alike(*both, pairs)
         if model.optimizer is not None and model.optimizer.built:

@@ -1,7 +1,7 @@
 """Copies of layers and functional models, made from configurations."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
@@ -25,17 +25,22 @@ def clone(
     *,
     copy: bool = True,
     move: bool = True,
+    compiled: Mapping[str, Any] = MappingProxyType({}),
 ) -> Blueprint:
     """Make the model of a blueprint anew, each layer under the device of its weights.
 
-    `move` says whether layers that are used themselves are moved to their devices, and
-    with them a placed model that has them.
+    `move`: layers that are used themselves are moved to their devices, and so a placed
+    model that has them. What a function holds that is `compiled` in is such a layer.
     """
     held, more = dict[int, tuple[Any, str]](), True
     with keras_api.random_states_kept():
         while more:
             cloner = Cloner(device_of, blueprint.originals, held, copy=copy)
             model, _ = cloner.model(blueprint.model)
+            own = vars(blueprint.model)
+            kept = [v for name, v in vars(model).items() if v is own.get(name)]
+            kept += [how for name, how in compiled.items() if name != "optimizer"]
+            cloner.note_held("the model", rebuild.reached(kept))
             held |= (more := cloner.copied_though_held())
         cloner.finish()
     if move:
@@ -72,6 +77,7 @@ class Cloner:
         self._copies: dict[int, tuple[Any, Any]] = {}  # original and copy
         self._used: list[int] = []  # layers used as they are
         self._filled: set[int] = set()  # copies
+        self._holder: dict[int, str] = {}  # what holds a layer or variable, by its id
         for layer, _ in held.values():
             self._use(layer)
 
@@ -179,17 +185,27 @@ class Cloner:
             with self._on(original), contextlib.suppress(*quiet):
                 rebuild.carry_assets(source, copy)  # whose tables are made there
 
+    def note_held(self, name: str, held: Iterable[Any]) -> None:
+        """Note the layers and variables that something holds which is not copied."""
+        self._holder |= dict.fromkeys(map(id, held), name)
+
     def copied_though_held(self) -> dict[int, tuple[Any, str]]:
-        """Layers that are used, and copied ones inside of those, if any, with why."""
-        used, inside, holder = dict[int, Any](), dict[int, Any](), dict[int, str]()
+        """Layers that are used, and copied ones that others hold, if any, with why."""
+        used, held = dict[int, Any](), dict[int, Any]()
         for number in self._used:
             original, layer = self._copies[number]
             used[number] = original, self.reused.get(layer.name, "")
-            holder |= {id(one): layer.name for one in sublayers(layer)}
-        for number, (original, _) in self._copies.items():
-            if (name := holder.get(id(self._source(original)))) and number not in used:
-                inside[number] = original, f"it is inside of {name!r}, which is used"
-        return used | inside if inside else {}
+            self.note_held(repr(layer.name), sublayers(layer))
+        for _, copy in self._copies.values():  # with weights of the source's in it
+            self.note_held(repr(copy.name), variables_of(copy))
+        for number, (original, copy) in self._copies.items():
+            source = self._source(original)
+            its = [source, *(variables_of(source) if _is_leaf(original) else ())]
+            gone = {*map(id, its)} - {*map(id, variables_of(copy))}
+            if number not in used and (found := gone & self._holder.keys()):
+                by = self._holder[found.pop()]
+                held[number] = original, f"{by} holds it, or its weights"
+        return used | held if held else {}
 
     def move_home(self) -> None:
         """Move variables, as of layers that others hold, to the innermost's device."""
@@ -218,8 +234,9 @@ class Cloner:
             copy, _ = self.model(operation)
         else:
             source = self._source(operation)
+            self.note_held(repr(source.name), held := rebuild.held_elsewhere(source))
             try:
-                copy = rebuild.rebuilt(source)
+                copy = rebuild.rebuilt(source, held)
                 copy.autocast = source.autocast  # which no configuration has
                 if not source.built:
                     rebuild.check_alike(source, copy)
@@ -361,8 +378,12 @@ def functional(
             return MethodType(value.__func__, made)
         with keras_api.with_values():
             if isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
-                return type(value).from_config(value.get_config())
+                return rebuild.remade(value)
             if isinstance(value, keras.Variable):
+                for owner in filter(variables_of, model.layers):
+                    for its, mine in zip(*map(variables_of, (owner, copy_of(owner)))):
+                        if its is value:
+                            return mine
                 how = {n: getattr(value, n) for n in ("dtype", "trainable", "name")}
                 return keras.Variable(tf.identity(value.value), **how)
         return value

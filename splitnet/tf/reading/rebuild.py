@@ -3,12 +3,15 @@
 Also: which layers and variables a Python function reaches that no model tracks.
 """
 
+import contextlib
+import copy
+import enum
 import functools
 import gc
 import tempfile
 import types
 import warnings
-from collections.abc import Callable, Container
+from collections.abc import Container, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -23,28 +26,35 @@ from splitnet.tf.internals.keras_api import from_keras, sublayers
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _LOOKUPS += (keras.layers.TextVectorization,)
 _OF_KERAS = {*vars(keras.layers.Layer(name="a")), "add_weight", "_self_update_uid"}
-_SETTINGS = bool | int | float | str | np.ndarray | np.generic | types.CodeType | None
+_SETTINGS = bool | int | float | complex | str | bytes | enum.Enum | None
+_SETTINGS |= np.ndarray | np.generic | np.ufunc | types.CodeType | type
+# What a copy shares with its original, or is given, is not compared.
+_ELSEWHERE = keras.layers.Layer | keras.random.SeedGenerator | keras.Variable
+_ELSEWHERE |= tf.Variable | keras.Initializer | keras.Regularizer | types.ModuleType
+_ELSEWHERE |= keras.metrics.Metric | keras.optimizers.Optimizer | set | frozenset
+_HOLDERS = (list, tuple, set, frozenset, dict)
+_HOLDERS += (functools.partial, types.MethodType, types.CellType)
+_STATEFUL = (keras.Variable, tf.Variable, keras.layers.Layer)
+_AUTOMATIC = ("name", "trainable", "build_config", "shared_object_id")
 
 
 class NotRebuiltError(Exception):
     """Why a layer cannot be rebuilt from its configuration."""
 
 
-def rebuilt(layer: Any) -> Any:
-    """A new layer of the same class and configuration, not built."""
-    _refuse_hidden_variables(layer)
+def rebuilt(layer: Any, held: Sequence[Any]) -> Any:
+    """A new layer like this one, not built, unless something is `held_elsewhere`."""
+    _refuse_hidden_variables(layer, held)
+    if held and not all(map(from_keras, sublayers(layer))):
+        names = (getattr(x, "name", None) or type(x).__name__ for x in held[:6])
+        raise NotRebuiltError(f"it holds {', '.join(names)} where Keras does not look")
     try:
         if isinstance(layer, keras.layers.Lambda):  # no configuration has its function
             own = {name: getattr(layer, name) for name in ("mask", "arguments", "name")}
             own["output_shape"] = keras_api.lambda_output_shape(layer)
             own["dtype"] = keras.layers.Layer.get_config(layer).get("dtype")
             return type(layer)(layer.function, **own)
-        classes = {type(one).__name__: type(one) for one in sublayers(layer)}
-        with keras.saving.CustomObjectScope(classes):
-            config = config_of(layer)
-            if isinstance(layer, keras.layers.TFSMLayer):  # its file is trusted already
-                return type(layer)(**config)
-            return type(layer).from_config(config)
+        return remade(layer)
     except Exception as error:  # whatever a user's get_config or __init__ raises
         if keras_api.needs_memory(error):
             raise
@@ -61,18 +71,65 @@ def config_of(layer: Any) -> dict[str, Any]:
     return config | {k: v for k, v in own if from_keras(layer) or not from_keras(v)}
 
 
-def _refuse_hidden_variables(layer: Any) -> None:
+def remade(one: Any) -> Any:
+    """A layer, metric or optimizer made anew, with what its `get_config` leaves out."""
+    config = config_of(one)
+    if (config.get("optimizer_map") or {}).get("class_name") == "function":
+        raise ValueError("a function chooses its optimizers, which are not copied")
+    direct = isinstance(one, keras.layers.TFSMLayer)  # its file is trusted already
+    if isinstance(one, keras.metrics.MeanMetricWrapper) and "fn" in config:
+        # from_config takes no function.
+        direct, config["fn"] = True, keras_api.metric_function(one)
+    own = [type(v) for v, _ in _configured(one, one) if not from_keras(v)]
+    with keras.saving.CustomObjectScope({kind.__name__: kind for kind in own}):
+        made = type(one)(**config) if direct else type(one).from_config(config)
+    for its, mine in _configured(one, made):
+        kinds = [kind for kind in type(its).__mro__ if not from_keras(kind)]
+        codes = [getattr(kind.__init__, "__code__", None) for kind in kinds]
+        sets = {name for code in codes if code for name in code.co_names}
+        keeps = from_keras(its) or isinstance(its, keras.layers.Layer)
+        for name in () if keeps else vars(its).keys() - {"built"}:
+            value, known = vars(its)[name], vars(mine).get(name)
+            its_own = name in sets or not name.startswith("_")
+            if its_own and not hasattr(value, "get_config") and _differ(value, known):
+                setattr(mine, name, copy.copy(value))
+    return made
+
+
+def _configured(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    """An object with a configuration and those inside of it, each with the other's."""
+    seen, todo = set[int](), [(one, other)]
+    for its, mine in todo:  # grows
+        if id(its) in seen or type(its) is not type(mine):
+            continue
+        if hasattr(its, "get_config"):
+            seen.add(id(its))
+            yield its, mine
+            for name, value in vars(its).items():
+                both = value, vars(mine).get(name)
+                todo += zip(*map(keras.tree.flatten, both))
+
+
+def compile_arguments(model: Any) -> dict[str, Any]:
+    """What a model was compiled with; optimizer and metrics are made anew."""
+
+    def anew(value: Any) -> Any:
+        stateful = isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer)
+        return remade(value) if stateful else value
+
+    arguments = keras_api.compiled_with(model)
+    arguments["optimizer"] = anew(model.optimizer) or arguments.get("optimizer")
+    for key in ("metrics", "weighted_metrics"):
+        arguments[key] = keras.tree.map_structure(anew, arguments.get(key))
+    return arguments
+
+
+def _refuse_hidden_variables(layer: Any, held: Sequence[Any]) -> None:
     """Refuse a layer with variables that Keras does not see."""
+    hidden = [one.name for one in held if isinstance(one, tf.Variable)]
     if isinstance(layer, keras.layers.Lambda):
-        hidden = [
-            getattr(value, "name", type(value).__name__)
-            for value in reached(layer.function)
-            if not getattr(value, "built", False) or value.variables
-        ]
-    else:
-        own = [one for one in sublayers(layer) if not from_keras(one)]
-        attributes = [pair for one in own for pair in vars(one).items()]
-        hidden = [name for name, v in attributes if isinstance(v, tf.Variable)]
+        some = [one for one in held if isinstance(one, _STATEFUL)]
+        hidden = [x.name for x in some if not getattr(x, "built", False) or x.variables]
     if hidden:
         raise DeclarationError(
             f"layer {layer.name!r} ({type(layer).__qualname__}) hides variables from "
@@ -90,6 +147,19 @@ def without(config: Any, ignored: Container[str]) -> Any:
     return config
 
 
+def held_elsewhere(layer: Any) -> list[Any]:
+    """Variables, layers and tables that a layer holds where Keras does not see them."""
+    own = {*map(id, sublayers(layer)), *map(id, keras_api.variables_of(layer))}
+    own |= {*map(id, getattr(layer, "metrics_variables", ()))}
+    held = [(v.regularizer, v.constraint) for v in keras_api.variables_of(layer)]
+    for one in sublayers(layer):
+        if not (isinstance(one, keras.Model) or hasattr(one, "load_assets")):
+            names = vars(one).keys() - _OF_KERAS - {"call"}
+            held.append(tuple(vars(one)[name] for name in names))
+    tables = tf.saved_model.experimental.TrackableResource
+    return [x for x in reached(held, (*_STATEFUL, tables)) if id(x) not in own]
+
+
 def check_alike(layer: Any, clone: Any) -> None:
     """Raise a NotRebuiltError if a clone has other variables or plain attributes."""
     if [v.shape for v in layer.variables] != [v.shape for v in clone.variables]:
@@ -98,35 +168,51 @@ def check_alike(layer: Any, clone: Any) -> None:
             for one in (layer, clone)
         )
         raise NotRebuiltError(f"its variables are {mine}, the copy's {its}")
+    if [*map(type, sublayers(layer))] != [*map(type, sublayers(clone))]:
+        raise NotRebuiltError("the copy has other layers inside")
+    inside = () if all(map(from_keras, sublayers(layer))) else sublayers(layer)[1:]
     for one, other in zip(sublayers(layer), sublayers(clone)):
         known = from_keras(one) or hasattr(one, "load_assets")  # which come later
-        for name, value in vars(one).items():
-            found = vars(other).get(name, getattr(type(other), name, None))
-            own = name == "call" or not (known or name in _OF_KERAS)
-            if own and _differ(getattr(value, "splitnet_plain", value), found):
-                what = f"{name} is {shown(value)}, in the copy {shown(found)}"
+        own = {n for n in vars(one) if n == "call" or not (known or n in _OF_KERAS)}
+        held = {name: vars(one)[name] for name in own}
+        found = {n: vars(other).get(n, getattr(type(other), n, None)) for n in own}
+        if one in inside and from_keras(one) and not isinstance(one, keras.Model):
+            with contextlib.suppress(Exception):  # some cannot be written
+                held |= without(config_of(one), _AUTOMATIC)
+                found |= without(config_of(other), _AUTOMATIC)
+        for name, value in held.items():
+            copied = found.get(name)
+            if name == "call":
+                value = getattr(value, "splitnet_plain", value)
+                value = getattr(value, "__func__", value)
+            if _differ(value, copied):
+                what = f"{name} is {shown(value)}, in the copy {shown(copied)}"
                 raise NotRebuiltError(what)
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Whether settings differ in plain values, constants or functions in them."""
-    pairs = zip_longest(_held_in(one), _held_in(other))
-    known = (pair for pair in pairs if all(isinstance(v, _SETTINGS) for v in pair))
-    return not all(np.array_equal(*pair) for pair in known)
+    """Whether settings differ in plain values, at any depth."""
 
+    def items(value: Any) -> list[Any]:
+        if isinstance(value, dict | list | tuple):
+            return [*(value.values() if isinstance(value, dict) else value)]
+        if isinstance(value, types.FunctionType):
+            return [value.__code__, value.__kwdefaults__, *_held_by(value)]
+        if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
+            return [value.numpy()]
+        return [] if isinstance(value, _ELSEWHERE) else _held_by(value)
 
-def _held_in(value: Any) -> list[Any]:
-    """The items of a setting; of functions their code, and what they close over."""
-    found = list[Any]()
-    for one in keras.tree.flatten(value):
-        if isinstance(one, functools.partial):
-            one = [one.func, one.args, one.keywords]
-        elif isinstance(one, types.FunctionType):
-            one = [one.__code__, *gc.get_referents(*(one.__closure__ or ()))]
-        elif isinstance(one, tf.Tensor) and hasattr(one, "numpy"):
-            one = one.numpy()
-        found += keras.tree.flatten(one)
-    return found
+    seen, todo = set[tuple[int, int]](), [(one, other)]
+    for both in todo:  # grows
+        if both[0] is both[1] or (key := (id(both[0]), id(both[1]))) in seen:
+            continue
+        if all(isinstance(value, _SETTINGS) for value in both):
+            if not np.array_equal(*both):
+                return True
+        else:
+            seen.add(key)
+            todo += zip_longest(*map(items, both))
+    return False
 
 
 def carry_assets(layer: Any, clone: Any) -> None:
@@ -146,11 +232,6 @@ def carry_assets(layer: Any, clone: Any) -> None:
         with tempfile.TemporaryDirectory() as folder:
             layer.save_assets(folder)
             clone.load_assets(folder)
-
-
-_HOLDERS = (list, tuple, set, frozenset, dict)
-_HOLDERS += (functools.partial, types.MethodType, types.CellType)
-_STATEFUL = (keras.Variable, tf.Variable, keras.layers.Layer)
 
 
 def held_layers(function: Any) -> list[Any]:
@@ -183,12 +264,11 @@ def _held_by(value: Any) -> list[Any]:
         return gc.get_referents(value)
     function = isinstance(value, types.FunctionType)
     owner = value if function else type(value)
-    if isinstance(value, types.ModuleType | type) or _is_framework(owner):
+    opaque = _is_framework(owner) and not hasattr(value, "get_config")
+    if opaque or isinstance(value, types.ModuleType | type):
         return []
     if not function:
-        kinds = (*_STATEFUL, *_HOLDERS, Callable)
-        attributes = getattr(value, "__dict__", {}).values()
-        return [one for one in attributes if isinstance(one, kinds)]
+        return [*getattr(value, "__dict__", {}).values()]
     codes = [value.__code__]
     for code in codes:  # grows by the functions that are written inside
         codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]

@@ -48,7 +48,7 @@ def test_private_names_stand_in_internals_only():
 
 def test_every_private_name_is_listed_with_its_reason():
     """Those that are checked, and those that are imported."""
-    tables = [*internals._OF_KERAS.values(), *internals._OF_TENSORFLOW.values()]
+    tables = [text for its in internals.PRIVATE.values() for text in its.values()]
     names = {name for text in tables for name in text.split()}
     for path in Path(internals.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

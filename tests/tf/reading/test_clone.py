@@ -50,7 +50,6 @@ def test_functions_of_a_layer_compute_with_its_weights(copy):
     plain = source.predict(X, verbose=0)
     made = cloned(source, copy=copy).model
     np.testing.assert_allclose(made.predict(X, verbose=0), plain, rtol=1e-6)
-
     made.layers[1].w.assign(tf.zeros((6, 3)))
     assert np.ptp(made.predict(X, verbose=0), axis=0).max() == 0.0
     assert {v.value.device[-5:] for v in made.layers[1].mean.variables} == {"CPU:1"}
@@ -162,6 +161,32 @@ def test_rules_of_variables_are_the_sources_whatever_its_layers_say():
     one, two = cloned(source).model.layers[1:]
     assert one.kernel.regularizer is one.kernel.constraint is None
     assert two.kernel.regularizer is two.kernel.constraint is l2
+
+
+TIED = {"call": lambda self, x: x @ keras.ops.transpose(self.kernel)}
+
+
+@pytest.mark.parametrize("holder", ["a layer", "a rule", "the loss", "the model"])
+def test_a_layer_whose_weights_something_else_holds_is_used_itself(holder):
+    """Functions cannot be copied; an attribute that is a weight is the copy's."""
+    first = layers.Dense(3, name="first")
+    first.build((None, 6))
+
+    def near(one, *_):
+        return keras.ops.mean((one - first.kernel[0, 0]) ** 2)
+
+    dense = layers.Dense(6, kernel_regularizer=near if holder == "a rule" else None)
+    tied = type("Tied", (layers.Layer,), TIED)()
+    tied.kernel = first.kernel
+    source = stack(first, tied if holder == "a layer" else dense)
+    source.compile("sgd", near if holder == "the loss" else "mse")
+    source.kernel = first.kernel
+    assert holder != "the model" or sn.unplace(source).kernel is not first.kernel
+    source.near = near if holder == "the model" else None
+    with pytest.warns(UserWarning, match="first: .* holds it, or its weights"):
+        copy = sn.unplace(source)
+    assert copy.get_layer("first") is first
+    assert copy.kernel is first.kernel
 
 
 class FromValue(layers.Layer):
