@@ -1,6 +1,7 @@
 """Machines as plain data: devices, links between them, and hosts."""
 
 import re
+import tomllib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -19,22 +20,9 @@ _NAME = re.compile(
     r"(?:device:)?(gpu|cpu):(\d+)"
 )
 
-# Memory, FLOP/s of dense layers in float32, memory bandwidth, seconds lost per call,
-# how many times faster 16 bits are. From the vendors' data sheets (half of the peak,
-# which large matrix products reach; in TF32 where the chip has it).
-PRESETS = {
-    "V100": ("16 GB", "13 TFLOP/s", "900 GB/s", "8 us", 62 / 13),
-    "T4": ("16 GB", "5 TFLOP/s", "320 GB/s", "8 us", 32 / 5),
-    "L4": ("24 GB", "30 TFLOP/s", "300 GB/s", "8 us", 2.0),
-    "A10": ("24 GB", "31 TFLOP/s", "600 GB/s", "8 us", 2.0),
-    "A100": ("80 GB", "78 TFLOP/s", "2.0 TB/s", "8 us", 2.0),
-    "H100": ("80 GB", "247 TFLOP/s", "3.35 TB/s", "6 us", 2.0),
-    "H200": ("141 GB", "247 TFLOP/s", "4.8 TB/s", "6 us", 2.0),
-    "RTX 4090": ("24 GB", "41 TFLOP/s", "1.0 TB/s", "8 us", 2.0),
-    "gpu": ("16 GiB", "10 TFLOP/s", "500 GB/s", "10 us", 2.0),
-    "CPU core": ("64 GiB", "50 GFLOP/s", "10 GB/s", "5 us", 2.0),
-    "cpu": ("64 GiB", "400 GFLOP/s", "50 GB/s", "5 us", 2.0),
-}
+_FIGURES = Path(__file__).with_name("presets.toml")
+PRESETS: dict[str, list[Any]] = tomllib.loads(_FIGURES.read_text("utf-8"))
+"""Memory, speed, bandwidth, overhead and half_speed of each GPU and CPU."""
 
 # Seconds per call of a function: 6 to 9 us were measured on a CPU (TensorFlow 2.21).
 PART_SECONDS = 10e-6

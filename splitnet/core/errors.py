@@ -79,7 +79,7 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 def first_line(error: BaseException) -> str:
     """First lines of a third-party exception, without Keras' appended text."""
-    text = str(error).split("Arguments received by")[0]
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error)).split("Arguments received by")[0]
     text = re.sub(r"(?s)^in user code:.*\n\n *(\w+: )?", "", text.strip())  # AutoGraph
     lines = [CONTROL.sub("?", line.strip()) for line in text.split("\n")]
     return " ".join([line for line in lines if line][:2])[:300] or "no message"

@@ -1,6 +1,6 @@
 """The result of planning: a device for every part, and what was predicted for it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -95,8 +95,14 @@ class StrategyComparison:
         """The fastest that fits; if none does, the fastest."""
         return self.all[0]
 
+    def __iter__(self) -> Iterator[Strategy]:
+        return iter(self.all)
+
     def __getitem__(self, kind: str) -> Strategy:
-        return {one.kind: one for one in reversed(self.all)}[kind]
+        found = {one.kind: one for one in reversed(self.all)}
+        if kind not in found:
+            raise PlanFileError(f"no strategy {kind!r} was tried. Tried: {[*found]}.")
+        return found[kind]
 
     def __str__(self) -> str:
         best = self.best

@@ -1,8 +1,10 @@
 """Reports about plans: verdict, why a part is there, moves, comparison of two plans."""
 
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
+from pathlib import Path
 
 import numpy as np
 
@@ -20,6 +22,7 @@ _MOST_ADVICE = 3
 # Units simulated to find what moves cost, 1 to 4 s each: with memory, without it, and
 # by the compiled event loop.
 _MOST_DETAILED, _MOST_COMPILED = 20_000, 10_000_000
+_TEXTS = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
 
 
 def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
@@ -101,28 +104,6 @@ def other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
     return [name for name in [*used, *evaluator.unlike(unused)] if name != device]
 
 
-_REASONS = {
-    "pin": "it is pinned there: on={on!r}",
-    "preference": "it requested {one.requested}, and this is the one that is available",
-    "near": "near= binds it to a part that must be there",
-    "cost": "{best} that way",
-    "memory": "a faster device for it has not enough memory left",
-    "merge": "merges are on the CPU unless on= says otherwise",
-    "input": "inputs are fed from the host",
-    "no kernel": "it has a call without a GPU kernel",
-    "only choice": "it is the only device it may use",
-    "tie": "another device would do as well",
-    "fallback": "it requested {one.requested}, which is not available",
-    "given": "it was placed there by hand",
-}
-
-_BEST = {
-    "latency": "the step is shortest",
-    "throughput": "the busiest device has least to do",
-    "memory": "the fullest device holds least",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """What the objective would count with a part, and what is near it, elsewhere.
@@ -178,8 +159,9 @@ def explain(plan: Plan, name: str) -> Explanation:
 def reason_text(plan: Plan, one: Placement) -> str:
     """Say in words why a part is on its device."""
     fell = {fallback.part: fallback.reason for fallback in plan.fallbacks}
-    why, on = _REASONS.get(one.reason, ""), one.requested.split(", ")
-    said = why.format(one=one, on=on if on[1:] else on[0], best=_BEST[plan.objective])
+    why, on = _TEXTS["reasons"].get(one.reason, ""), one.requested.split(", ")
+    best = _TEXTS["best"][plan.objective]
+    said = why.format(one=one, on=on if on[1:] else on[0], best=best)
     return fell.get(one.part) or said or one.reason  # a file may give one of its own
 
 

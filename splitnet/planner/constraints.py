@@ -69,7 +69,7 @@ class Request:
             self.lists = {self.first: (home,)}
         self.here = [name for name in self.lists if self.lists[name]]
         spare = devices("auto") or tuple(usable)
-        spare = (home,) if home in spare and not self.bound else spare
+        spare = (home,) if home in spare and not (self.bound or part.apart) else spare
         self.others = devices(self.kind) or spare
         # A merge on the CPU by default yields to near=.
         self.yields = part.kind == "merge" and part.on == ("cpu",)

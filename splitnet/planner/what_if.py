@@ -13,7 +13,7 @@ from msgspec import Meta
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import CostModel
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import Plan, PlanOptions
 from splitnet.core.timeline import Timeline
 from splitnet.planner import planner
@@ -168,9 +168,14 @@ def largest_batch(
 
 
 def relocate(plan: Plan, cluster: Cluster) -> Plan:
-    """The plan on another cluster; a missing device is the least loaded of its kind."""
+    """The plan on another cluster; for a missing device the next of a part's list."""
+
+    def wish(part: Part) -> tuple[str, ...]:
+        device, on = plan.device_of[part.name], part.on
+        return device, *on[on.index(device) + 1 if device in on else 0 :]
+
     evaluator = replace(evaluator_of(plan), cluster=cluster)
-    wanted = with_pins(plan.graph, plan)
+    wanted = with_pins(plan.graph, wish)
     load = dict.fromkeys(cluster.names, 0.0)
     device_of: dict[str, str] = {}
     groups = replace(evaluator, graph=wanted).resolve()

@@ -149,7 +149,6 @@ def test_audit_counts_the_calls_and_gradient_passes_of_a_step_of_ones_own():
 
 def test_audit_lists_every_finding():
     audit = audit_of(PLAN, strays("ops"))
-
     head = f"{len(audit.findings)} findings: the step differs from the plan"
     with pytest.raises(sn.AuditError, match=head) as caught:
         audit.check()

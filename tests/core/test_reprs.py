@@ -27,7 +27,6 @@ def test_repr_is_one_short_line():
         assert shown.endswith(">")
         assert len(shown) < 120
         assert "\n" not in shown
-
     small = sn.score(SMALL.graph, PLAN.cluster, {"*": "gpu:0"})
     for answer in (
         *(small.verdict, small.explain("left"), small.compare(small)),
@@ -64,7 +63,6 @@ def test_nets_and_clusters_show_themselves_in_a_notebook():
     rest = net.branch("rest", pixels, lambda x: x, on=free)
     its = [seen, pixels, copies, slices, rest]
     net.output(net.merge("join", its, lambda its: its[0]))
-
     picture = in_notebook(net, "image/svg+xml")
     assert picture.startswith("<svg")
     for words in ("image&lt;1&gt;", ">see<", "on gpu:1", ">join<", "on cpu"):
@@ -74,7 +72,6 @@ def test_nets_and_clusters_show_themselves_in_a_notebook():
     svg, table = in_notebook(PLAN.cluster, "text/html").split("<pre>")
     assert svg.count(">gpu:3<") == 1
     assert "gpu:3" in table
-
     its = [net.branch(f"b_{n}", pixels, lambda x: x, on="gpu:0") for n in range(300)]
     net.output(net.merge("all", its, lambda its: its[0]))
     assert in_notebook(net, "image/svg+xml").count('class="node"') < 10  # blocks
@@ -89,6 +86,5 @@ def test_a_notebook_shows_a_bar_while_it_plans(monkeypatch):
     kernel = SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", kernel)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-
     notebook_progress()(0.5, 0.0123)
     assert shown == ['planning <progress value="0.500"></progress> best 0.0123']

@@ -50,7 +50,6 @@ def test_writing_keeps_mode_and_link(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     path.chmod(0o600)
     (tmp_path / "link").symlink_to("plan.json")
-
     write_json({"a": 1}, tmp_path / "link", "plan")
     assert (tmp_path / "link").is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

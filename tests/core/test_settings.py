@@ -23,7 +23,6 @@ def test_settings_code_beats_environment_beats_file(settled):
     usual = settled(environ={"SPLITNET_CLUSTER": "cluster.toml"})
     assert [setting.name for setting in usual] == list(OPTIONS)
     assert {(setting.origin, setting.value) for setting in usual} == {("default", None)}
-
     file = "cpu_threads = 1\ninter_op_threads = 1\ncpu_devices = 1\n"
     environ = {"SPLITNET_CPU_THREADS": "2", "SPLITNET_INTER_OP_THREADS": "2"}
     settings = settled({"cpu_threads": 3}, environ, file)
@@ -80,7 +79,6 @@ def test_what_tensorflow_cannot_do_both_is_named_before_it_is_asked(settled):
     for code in (*pairs, growth | {"logical_gpus": 2}):
         with pytest.raises(ConfigError, match="cannot both be set"):
             settled(code)
-
     settings = settled(limit, file="memory_growth = true\n")
     off = settled(limit | {"memory_growth": False})
     assert settings["memory_growth"] is None
@@ -93,7 +91,6 @@ def test_all_faults_come_at_once(settled):
     environ = {"SPLITNET_CPU_THREADS": "0", "SPLITNET_VISBLE": "0"}
     with pytest.raises(ConfigError) as caught:
         settled({"visible": "x"}, environ, 'determinism = "maybe"')
-
     for said in ("sn.configure", "SPLITNET_CPU_THREADS", "splitnet.toml", "'visible'?"):
         assert said in str(caught.value)
 
@@ -123,7 +120,6 @@ def test_settings_may_be_in_the_project_file(tmp_path):
     for text in ("[tool.splitnet]\ncpu_threads = 5", "tool.splitnet.cpu_threads = 5"):
         (tmp_path / "pyproject.toml").write_text(text)
         assert resolve({}, {}, inner)["cpu_threads"] == 5
-
     (tmp_path / "pyproject.toml").write_text("[tool]\nsplitnet = 3")
     with pytest.raises(ConfigError, match=r"tool\.splitnet .* must be a table"):
         resolve({}, {}, tmp_path)

@@ -17,6 +17,7 @@ TWO = "2*gpu cpu"
 BOX = Cluster.of(*TWO.split())
 CALLS = chain(names=("dense", "dense_1", "enc_0", "enc_1"))
 """A chain of calls with a part each, as a Keras model is read."""
+APART = altered(two_towers(), "parts", "tell", apart=("see",))
 AT_HOME = {"see": "cpu:0", "tell": "cpu:0"}
 ON_WORKER = dict.fromkeys(AT_HOME, "worker:0/cpu:0")
 
@@ -48,6 +49,7 @@ def wanting(graph, **on):
             "gpu:0 is full or ruled out by near= or apart=; cpu:0 is next in the list",
         ),
         (two_towers(), "cpu", AT_HOME, "there is no gpu available"),
+        (APART, "2*cpu", AT_HOME | {"tell": "cpu:1"}, "there is no gpu available"),
         (two_towers(), "cpu worker:0/cpu", ON_WORKER, "there is no gpu available"),
     ],
 )
@@ -185,7 +187,6 @@ def test_a_placement_that_breaks_constraints_is_told():
     graph = altered(graph, "parts", "join", apart=("see",))
     graph = altered(graph, "calls", "tell", cpu_only=True)
     there = {"see": "gpu:0", "tell": "gpu:1", "join": "gpu:0", "head": "gpu:0"}
-
     lines = violations(score(graph, Cluster.of("2*gpu", "cpu", memory="10 MiB"), there))
     assert len(lines) == 4
     for said in (

@@ -75,7 +75,6 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
     box = Cluster.of("2*gpu", "cpu", memory="14 MiB")
     with pytest.raises(InfeasibleError) as caught:
         plan_graph(two_towers(on=("gpu:0", "gpu:0")), box)
-
     first, needs, gpu0, *_, total, last = str(caught.value).splitlines()
     said = "branch 'see' (with 1 near it) does not fit on gpu:0, where it is declared."
     assert first == said

@@ -42,7 +42,7 @@ def test_the_fastest_of_a_heavy_chain_is_named():
     tight = sn.Cluster.of("2*gpu", "cpu", memory=found["one device"].peak_bytes - 1)
     for one in (plan.verdict, two_stages(tight).verdict):
         assert one.single_device_value == one.strategies["one device"].seconds
-    assert all(row.peak_bytes and row.devices for row in found.all)
+    assert all(row.peak_bytes and row.devices for row in found)
     assert all(f"{row.how}: {row.reason}" in str(found) for row in found.all)
 
 
@@ -61,7 +61,7 @@ def test_a_chain_on_one_device_is_cut_into_stages():
     assert "strategy='auto', microbatches=" in found["pipeline"].how
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
     assert {"cpu:1", "cpu:2"} <= set(compare_plan(cpus)["towers"].devices)
-    with pytest.raises(KeyError, match="pipeline"):
+    with pytest.raises(sn.PlanFileError, match="no strategy 'pipeline' was tried.*one"):
         compare_plan(plan_graph(chain(1), sn.Cluster.of("gpu", "cpu")))["pipeline"]
 
 
@@ -85,7 +85,6 @@ def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():
     cluster = sn.Cluster.of("cpu", "worker:0/cpu", "worker:1/cpu")
     plan = plan_graph(chain(4, flops=4e11), cluster)
     pinned = plan_graph(chain(4, flops=4e11), cluster, pins={"c0": "cpu:0"})
-
     rows = compare_plan(plan).all
     assert {row.kind for row in rows if "cpu:0" in row.devices} <= {"towers"}
     assert {row.kind for row in rows} >= {"one device", "towers", "pipeline"}
@@ -122,7 +121,6 @@ def test_expanded_towers_share_the_work_and_none_of_it_is_lost():
     """One part becomes three towers, the home of their weights, and the join."""
     plain, graph = chain(2), towered(chain(2), "c0", 3)
     mine = [c for c in graph.calls if c.part in ("c0/0", "c0/1", "c0/2")]
-
     parts = ["x", "c0/weights", "c0/0", "c0/1", "c0/2", "c0", "c1"]
     assert [part.name for part in graph.parts] == parts
     assert graph.parts_of_weights["c0/w"][0] == "c0/weights"

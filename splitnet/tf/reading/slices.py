@@ -12,7 +12,9 @@ The output's bias belongs to no head: the first slice has it.
 
 import functools
 import json
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -23,23 +25,9 @@ from splitnet.core.replication import batch_shares
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.rebuild import config_of
 
-# What says how wide a layer is: the first is cut, the others by the same proportion.
-_COUNTED = {
-    **{f"Conv{n}D{t}": ("filters",) for n in (1, 2, 3) for t in ("", "Transpose")},
-    "Dense": ("units",),
-    "EinsumDense": ("output_shape",),
-    "Embedding": ("output_dim",),
-    "GroupedQueryAttention": ("num_key_value_heads", "num_query_heads"),
-    "MultiHeadAttention": ("num_heads",),
-}
-# Activations that look at one output at a time; any other runs on all, where they join.
-_ELEMENTWISE = frozenset(
-    {"celu", "elu", "exponential", "gelu", "hard_sigmoid", "hard_silu", "hard_tanh"}
-    | {"leaky_relu", "linear", "log_sigmoid", "mish", "relu", "relu6", "selu"}
-    | {"sigmoid", "silu", "softplus", "softsign", "tanh"}
-)
-# Regularizers and constraints that look at one number at a time.
-_BY_NUMBER = ("L1", "L2", "L1L2", "NoneType", "NonNeg")
+_TABLE = tomllib.loads(Path(__file__).with_name("slices.toml").read_text("utf-8"))
+_WIDTHS = _TABLE["widths"]
+_ELEMENTWISE, _BY_NUMBER = map(str.split, _TABLE["by_number"].values())
 
 
 def _slice_of(whole: Any, axis: int, start: int, size: int) -> Any:
@@ -62,7 +50,7 @@ def cut_layer(
     kind, config = type(layer).__name__, _checked_config(layer)
     attends, who = kind in HEAD_SLICES, f"{kind} {layer.name!r}"
     axis = _axis_of(layer, config, count)
-    width = _extent(config[_COUNTED[kind][0]], axis)
+    width = _extent(config[_WIDTHS[kind][0]], axis)
     if width < count:
         what = f"{width} {'heads' if attends else 'outputs'}, which cannot be cut"
         raise SplitnetError(f"{who} has {what} over {count} devices.")
@@ -78,7 +66,7 @@ def cut_layer(
     start, parts = 0, []
     for number, size in enumerate(batch_shares(width, count)):
         changed = {**config, "name": f"{layer.name}_slice{number}"}
-        for key in _COUNTED[kind]:
+        for key in _WIDTHS[kind]:
             if isinstance(config[key], list | tuple):
                 changed[key] = list(config[key])
                 changed[key][axis] = size
@@ -104,9 +92,9 @@ def cut_layer(
 
 def _checked_config(layer: Any) -> dict[str, Any]:
     kind = type(layer).__name__
-    if kind not in _COUNTED or not keras_api.from_keras(layer):
+    if kind not in _WIDTHS or not keras_api.from_keras(layer):
         fault = f"its body is {layer!r}, which cannot be cut along its outputs"
-        raise SplitnetError(f"{fault}; these can: {', '.join(sorted(_COUNTED))}.")
+        raise SplitnetError(f"{fault}; these can: {', '.join(sorted(_WIDTHS))}.")
     config = config_of(layer)
     activation = getattr(layer, "activation", None)
     obstacles = {

@@ -131,7 +131,6 @@ def test_what_cannot_be_is_infeasible(calls, objective, broken):
         problem = drawn.with_room(problem, [1e6] * 3)
     else:
         problem.graph.allowed[2] = False
-
     found = solve(problem, objective=objective, effort=20_000)
     assert not found.feasible
     assert found.value == inf
