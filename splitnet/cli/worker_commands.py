@@ -176,7 +176,7 @@ def launch(
     known = preset is None or preset_of(preset)
     wrong = {
         "name a command: splitnet launch -- python train.py": not program,
-        f"--name is lower case letters, digits and '-', not {name!r}": not named,
+        f"--name is a-z, then a-z, 0-9 and '-', at most 42, not {name!r}": not named,
         f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}": not known,
         "a Kubernetes manifest needs --image": engine == "kubernetes" and not image,
         "--image is of --engine kubernetes; leave it out": engine == "slurm" and image,

@@ -42,7 +42,6 @@ def test_layers_run_where_their_variables_are(cluster):
 def test_the_command_line_knows_the_word(tmp_path, cli):
     words = "from tests.tf.test_as_built import recipe\n"
     (tmp_path / "faq.py").write_text(words + "faq = recipe(('/cpu:2', '/cpu:1'))\n")
-
     words = f"plan {tmp_path}/faq.py:faq --stand-ins 3 --json --pin as_built"
     where = cli(f"{words} --time-limit 0.5").answer["device_of"]
     where = {part.partition(" ")[0]: device for part, device in where.items()}
@@ -55,7 +54,6 @@ def test_one_device_for_all_is_said_at_the_callers_line(cluster):
     tf.config.set_soft_device_placement(True)
     model = recipe(("/gpu:5", "/gpu:6"))
     tf.config.set_soft_device_placement(soft)
-
     with pytest.warns(UserWarning, match="are on cpu:0") as caught:
         sn.plan(model, cluster, pins="as_built", time_limit=0.5)
     assert caught[0].filename == __file__

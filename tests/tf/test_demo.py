@@ -26,18 +26,15 @@ def net():
     right = net.branch("right", x, layers.Dense(3), on="gpu:1")
     net.output(net.merge("join", [left, right], layers.Add()))
     return net
-
 def model():
     x = keras.Input((4,))
     words = keras.Input((6,), dtype="int32")
     told = layers.LSTM(3, name="told")(layers.Embedding(5, 3, name="seen")(words))
     joined = layers.Concatenate(name="joined")([layers.Dense(3, name="dense")(x), told])
     return keras.Model([x, words], layers.Dense(1, name="head")(joined))
-
 compiled = keras.Model(x := keras.Input((4,)), {n: layers.Dense(3)(x) for n in "ab"})
 compiled.compile("sgd", {"a": "mse", "b": "sparse_categorical_crossentropy"})
 nothing = print("what a program prints")
-
 def broken():
     return 1 / 0
 """
@@ -69,7 +66,6 @@ def test_demo_learns_to_compare_held_out_digits(folder, monkeypatch):
 def test_demo_pairs_share_no_image():
     """No validation image is among the training images; half the pairs are alike."""
     (training, same), (validation, truth) = pairs_of_digits(seed=3)
-
     seen = {image.tobytes() for part in training for image in part}
     assert not any(image.tobytes() in seen for part in validation for image in part)
     assert 0.48 < same.mean() < 0.52
@@ -123,7 +119,6 @@ def test_a_plan_takes_pins_and_an_audit_keeps_it(cli):
     words = "plan program:model --stand-ins 2 --pin told=gpu:1 -o model.json"
     cli(f"{words} --optimizer momentum")
     assert "gpu:1" in sn.load_plan("model.json").device_of.values()
-
     loss = "--loss sparse_categorical_crossentropy"
     words = f"audit program.py:model --plan model.json {loss}"
     assert "all as planned" in cli(words).out  # with the momentum of the plan
@@ -145,11 +140,9 @@ def test_devices_lists_stand_ins(cli, monkeypatch):
     out, err = cli("devices --stand-ins 2")
     assert err == ""
     assert "stand-in: /device:CPU:2" in out
-
     rows = {row["name"]: row for row in cli("devices --json").answer}
     assert rows["cpu:0"]["free_bytes"] > 0
     assert rows["cpu:0"]["stand_in"] is False
-
     monkeypatch.setenv("SPLITNET_VISIBLE", "none")
     assert "SPLITNET_VISIBLE" in cli("config --check").out
     card = {"model": "A100", "capability": "8.0", "memory_bytes": 80 * GIB}

@@ -74,9 +74,7 @@ def events(folder):
 def test_callback_writes_diagram_audit_and_time(model, tmp_path):
     """TensorBoard's plugins get pictures, texts and curves, and the audit is clean."""
     callback = sn.PlacementCallback(tmp_path)
-
     model.fit(*DATA, batch_size=16, epochs=2, verbose=0, callbacks=[callback])
-
     written = events(tmp_path)
     assert callback.audit.ok
     assert len(callback.audit.rows) == 5

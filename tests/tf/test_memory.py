@@ -11,14 +11,12 @@ from tests.tf.held import events, fullest
 
 tf.config.threading.set_inter_op_parallelism_threads(1)
 profiler = tf.profiler.experimental
-
 def blocks(count):
     x = entry = keras.Input((32, 128))
     for _ in range(count):
         x = layers.LayerNormalization()(layers.Add()([x, layers.Attention()([x, x])]))
         x = layers.Add()([x, layers.Dense(128)(layers.Dense(512, "gelu")(x))])
     return keras.Model(entry, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
-
 def u_net():
     def convolved(x, filters):
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
@@ -32,7 +30,6 @@ def u_net():
         x = layers.Conv2DTranspose(filters, 2, strides=2, padding="same")(x)
         x = convolved(layers.Concatenate()([x, skip]), filters)
     return keras.Model(entry, layers.Conv2D(1, 1, activation="sigmoid")(x))
-
 def peak(model, plan):
     model.compile("sgd", "mse")
     x, y = (tf.ones((plan.batch, *t.shape[1:])) for t in (model.input, model.output))
@@ -46,15 +43,12 @@ def peak(model, plan):
     most = fullest(events(file))
     file.unlink()
     return most
-
 def planned(model, **how):
     return sn.score(model, sn.local_cluster(), {"*": "cpu:0"}, optimizer="sgd", **how)
-
 def measure(name, model, plan, **how):
     placed = sn.emit(model, plan, **how)
     memory = sn.plan_of(placed).memory["cpu:0"]
     answer[name] = peak(placed, plan), memory.total - memory.weights
-
 deep, u = blocks(12), u_net()
 plan = planned(deep, batch=32)
 answer["plain"] = peak(deep, plan), 0

@@ -86,14 +86,12 @@ def test_what_micro_batches_change_is_warned_of(cluster):
         with pytest.warns(UserWarning, match=f": {names} will .* frozen BatchN"):
             model.compile("sgd", "mse")
         model.get_layer("norm").trainable = True
-
     words = sn.Net("words")
     x = words.input("x", (5,), "int32")
     read = words.branch("read", x, layers.Embedding(9, 4, mask_zero=True), on="gpu:0")
     words.output(words.branch("tag", read, layers.Dense(3, name="tag"), on="gpu:1"))
     with pytest.warns(UserWarning, match="the mask of tag reaches the loss"):
         check.emitted(words, cluster, way, batch=12)
-
     x = keras.Input((4,))
     with pytest.warns(UserWarning, match=r"mean\w* combines samples, here"):
         check.emitted(keras.Model(x, x * keras.ops.mean(x)), cluster, way, batch=12)

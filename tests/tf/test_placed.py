@@ -94,7 +94,6 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(how, words, cluste
         else:
             step(x, y)
             step(x[:5], y[:5])
-
     said = [one for one in caught if "place" in str(one.message)]
     assert [words in str(one.message) for one in said] == [True]
     remedy = "pins='as_built'" if how == "over its layers" else "placement_scope"

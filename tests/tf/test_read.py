@@ -1,6 +1,8 @@
 """Reading: names, sizes and weights of every call, without memory on any device."""
 
+import inspect
 import math
+import sys
 
 import keras
 import numpy as np
@@ -18,7 +20,6 @@ from tests.zoo import between_parts
 def test_read_makes_a_vertex_of_each_call_and_an_edge_of_each_tensor():
     """A shared layer is called twice, its weights count once; edges have bytes."""
     graph = sn.read(ZOO["shared_lstm"]().source, batch=8)
-
     parts = ["tweet_a", "tweet_b", "left", "right", "join", "verdict"]
     assert [call.part for call in graph.calls] == parts
     left, right = graph.calls_of["left"][0], graph.calls_of["right"][0]
@@ -64,7 +65,6 @@ def test_bodies_take_inputs_spread_listed_or_by_name():
     }
     for name, (given, body) in bodies.items():
         net.output(net.branch(name, given, body))
-
     calls = sn.read(net, batch=8).calls_of
     assert [calls[name][0].output_shapes for name in bodies] == [((8, 4),)] * 3
 
@@ -81,7 +81,6 @@ def test_read_prices_open_sizes_and_says_so(caplog):
     with caplog.at_level("WARNING", logger="splitnet"):
         graph, known = sn.read(build(None), 4), sn.read(build(224), 4)
     plan = sn.plan(build(None), sn.Cluster.of("gpu", "cpu"), batch=4, time_limit=0.1)
-
     shapes = [call.output_shapes for call in graph.calls]
     assert shapes == [call.output_shapes for call in known.calls]
     kept = [[c.activation_bytes for c in one.calls] for one in (graph, known)]
@@ -157,3 +156,17 @@ def test_a_model_with_inputs_by_name_has_a_largest_batch():
     inputs = {n: keras.Input((32,), name=n) for n in ("a", "b")}
     joined = layers.Concatenate()(list(inputs.values()))
     assert sn.largest_batch(keras.Model(inputs, layers.Dense(64)(joined)), box) > 32
+
+
+def test_a_chain_may_be_longer_than_pythons_recursion_limit(cluster):
+    net = sn.Net("long")
+    last, one = net.input("x", (4,)), layers.Identity()
+    for number in range(400):
+        last = net.branch(f"b{number}", last, one)
+    net.output(last)
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 300)
+    try:
+        assert len(sn.place(net, cluster.without("gpu:0"), batch=2).layers) == 2
+    finally:
+        sys.setrecursionlimit(before)

@@ -58,9 +58,7 @@ def test_a_split_of_a_trained_layer_begins_with_its_values(activation, cluster):
     """A built layer, such as one of a loaded model, is cut with its weights."""
     trained = layers.Dense(8, activation, name="trained")
     trained.build((None, 6))
-
     model = split(declared(trained, (6,)), cluster)
-
     kernels = [model.get_layer(f"trained_slice{i}").kernel for i in range(3)]
     np.testing.assert_array_equal(np.concatenate(kernels, 1), trained.kernel)
     x = numbers(6, count=4)
@@ -77,7 +75,6 @@ def test_a_trained_model_is_cut_with_the_state_of_its_optimizer(cluster):
     mine.compile(scaled, "mse")
     mine.train_on_batch(numbers(6), numbers(2))
     scaled.dynamic_scale.assign(4.0)
-
     how = {"objective": "latency", "strategy": "auto", "split": {"wide": 2}}
     cut = sn.unplace(emitted(mine, cluster, **how)).optimizer
     assert_near(cut.variables, scaled.variables)
@@ -156,7 +153,6 @@ def test_a_layer_that_is_cut_cannot_be_shared_as_well(wrap):
     else:
         other = net.split("other", x, layer, on=THREE[1:])
     net.output(net.merge("sum", [cut, other], layers.Add()))
-
     words = "'other': layer 'low' is in split 'cut' as well"
     with pytest.raises(sn.DeclarationError, match=words):
         sn.read(net)

@@ -30,7 +30,6 @@ def test_placed_equals_plain(name, cluster):
             turns = {part: f"gpu:{i % 3}" for i, part in enumerate(free)}
             case = replace(case, pins=lambda part: turns.get(part.name))
         placed, audit = assert_same(case, cluster, 1e-10 if double else 1e-6)
-
     if name in NETS:
         assert_moved_as_planned(audit)
     if name in MODELS:
@@ -71,6 +70,5 @@ def test_placed_equals_plain_with_optimizers(optimizer, cluster):
     keras.utils.set_random_seed(0)
     branches = two_branches(layers.Dense(4, "silu"), layers.Dense(4, "silu"))
     case = replace(branches, optimizer=optimizer, sizes=(5, 5, 5, 5))
-
     _, audit = assert_same(case, cluster)
     assert not [key for key, (_, sent) in audit.moved.items() if key[2] == "other"]

@@ -62,6 +62,10 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
     plan = placed.plan if plan is None else plan
     inputs, targets, weights = unpacked(batch)
     training = trains(model, inputs, targets) and plan.training
+    if not (size := _batch_size(inputs)):
+        raise AuditError(
+            "the batch has no samples: audit(model, None, (x[:8], y[:8]))."
+        )
     with contextlib.ExitStack() as held:
         held.enter_context(_ONE_AT_A_TIME)
         functions = held.enter_context(tf_api.watch_graphs())
@@ -90,7 +94,6 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
             why = f"{type(error).__name__}: {first_line(error)}"
             fault = f"the watched step of model {model.name!r} failed: {why}"
             raise AuditError(f"{fault} Give a batch that model.fit takes.") from error
-    size = _batch_size(inputs)
     return _judged(model, plan, placed, functions, graphs, size, training=training)
 
 
@@ -112,10 +115,8 @@ def _shapes(values: Any) -> list[tf.TensorShape]:
 
 def unpacked(batch: Any) -> tuple[Any, Any, Any]:
     """Inputs, targets and sample weights of a batch as `fit` takes it."""
-    if isinstance(batch, keras.utils.PyDataset):
-        batch = batch[0]
-    elif isinstance(batch, tf.data.Dataset | Iterator):
-        batch = next(iter(batch))
+    if isinstance(batch, keras.utils.PyDataset | tf.data.Dataset | Iterator):
+        batch = next(iter(batch), ())
     try:
         return keras.utils.unpack_x_y_sample_weight(batch)
     except ValueError:

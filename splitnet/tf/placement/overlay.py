@@ -134,7 +134,8 @@ def _call_of_layer(layer: Any, model: str, placed: Placed) -> Callable[..., Any]
                 placed,
                 f"layer {layer.name!r} of the placed model {model!r} is called outside "
                 "of it, alone or in another model: it runs where TensorFlow puts it. "
-                "Place the other model too: splitnet.place(other, pins='as_built').",
+                "Place the other model too, and with these layers themselves: "
+                "emit(other, plan(other, pins='as_built'), copy=False).",
             )
         return plainly(*args, **kwargs)
 

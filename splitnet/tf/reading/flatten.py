@@ -33,7 +33,7 @@ class InnerNode:
             keras.KerasTensor(x.shape, x.dtype, x.sparse, name=x.name) for x in specs
         ]
         for tensor in self.outputs:
-            keras_api.set_producer(tensor, self)
+            tensor.splitnet_node = self
 
 
 @dataclass(frozen=True, eq=False)

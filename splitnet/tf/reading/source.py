@@ -8,6 +8,7 @@ read, matched with plans and cloned by the same code.
 import contextlib
 import functools
 import inspect
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator
@@ -20,10 +21,9 @@ from splitnet.core.graph import Part
 from splitnet.core.net import Branch, Net, Ref, raise_faults
 from splitnet.core.replication import tower_part
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading import flatten
 from splitnet.tf.reading.call_cost import UNKNOWN_EXTENT, warn_once
 from splitnet.tf.reading.cloner import STEPS, Cloner
-from splitnet.tf.reading.flatten import Blueprint, flow_of, named
+from splitnet.tf.reading.flatten import Blueprint, InnerNode, flow_of, named, run_again
 from splitnet.tf.reading.rebuild import held_layers
 from splitnet.tf.reading.slices import HEAD_SLICES, cut_layer
 
@@ -102,7 +102,7 @@ def sized(blueprint: Blueprint, batch: int) -> Blueprint:
         sizes = (batch, *[extent] * len(tensor.shape))
         shape = tuple(n if own is None else own for n, own in zip(sizes, tensor.shape))
         spec = keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse)
-        given += flatten.InnerNode(node.operation, node.arguments, [spec]).outputs
+        given += InnerNode(node.operation, node.arguments, [spec]).outputs
         taken = (*tensor.shape[:1], *shape[1:])
         if taken != tensor.shape:
             open_sizes.append(f"{node.operation.name!r} {tensor.shape} as {taken}")
@@ -149,6 +149,8 @@ def _blueprint_of_net(net: Net) -> Blueprint:
                 ends.append(tensor)
         keras_api.read_all(inputs)
         given = (some[0] if len(some) == 1 else some for some in (inputs, ends))
+        # Keras follows a chain of layers by recursion, here and in copies.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), len(trace.part_of) + 500))
         try:
             model = keras.Model(*given, name=_model_name(net.name))
         except ValueError as error:  # two layers of one name
@@ -318,7 +320,7 @@ class NetTrace:
         _, taken, nodes, outputs = self._bodies[id(body)]
         old, new = map(keras.tree.flatten, (taken, inputs))
         tensors = {id(one): other for one, other in zip(old, new)}
-        flatten.run_again(nodes, tensors, lambda one, args, more: one(*args, **more))
+        run_again(nodes, tensors, lambda one, args, more: one(*args, **more))
         return keras.tree.map_structure(lambda t: tensors.get(id(t), t), outputs)
 
     def _run(self, operation: Any, /, *args: Any, **kwargs: Any) -> Any:

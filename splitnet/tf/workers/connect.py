@@ -89,6 +89,9 @@ class Connection(AbstractContextManager["Connection"]):
             watch = functools.partial(self._watch, watch_seconds)
             threading.Thread(target=watch, daemon=True).start()
 
+    def __repr__(self) -> str:
+        return f"<Connection to {self.cluster!r}>"
+
     def health(self, *, timeout_seconds: float = 2.0) -> list[Health]:
         """Ask every worker for its state; takes `timeout_seconds` at most."""
         return probe(workers_of(self.cluster), timeout_seconds=timeout_seconds)
@@ -337,11 +340,10 @@ def job_of(environ: Mapping[str, str]) -> Job:
         if environ.get(variable):
             try:
                 client, workers, index = read(environ)
-                return Job(_cluster(client, workers, environ), origin, index)
             except Exception as error:  # of variables, JSON or TensorFlow's resolver
                 fault = f"{origin} cannot be read ({type(error).__name__}: {error})"
-                hint = "`splitnet launch` writes files that set it: docs/machines.md"
-                raise ConfigError(f"{fault}. {hint}.") from None
+                raise ConfigError(f"{fault}. docs/machines.md has its form.") from None
+            return Job(_cluster(client, workers, environ), origin, index)
     if path := environ.get(CLUSTER_VARIABLE):
         return Job(Cluster.load(path), f"file {path}")
     how = "a cluster file, or start by `splitnet cluster up` or `splitnet launch`"
@@ -410,10 +412,10 @@ JOB_VARIABLES = {  # of jobs of many hosts, in the order in which they are asked
 def _cluster(client: str, workers: Sequence[str], env: Mapping[str, str]) -> Cluster:
     """Devices of equal hosts, their addresses, and usual links in and between hosts."""
     told = ("SPLITNET_GPUS_PER_HOST", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
-    said = next(filter(None, map(env.get, told)), "0")
+    said = env.get(variable := next(filter(env.get, told), told[0])) or "0"
     model, _, count = said.rpartition(":")  # Slurm says "4" or "a100:4"
     if not count.isdigit():
-        raise ValueError(f"the number of GPUs of a host is {said!r}")
+        raise ConfigError(f"{variable} must be a number of GPUs. Received: {said!r}.")
     preset = env.get("SPLITNET_GPU_PRESET") or preset_of(model) or None
     jobs = [f"worker:{index}" for index in range(len(workers))]
     kinds = ["cpu:0", *(f"gpu:{number}" for number in range(int(count)))]

@@ -190,6 +190,9 @@ def test_the_first_batch_of_a_dataset_or_generator_is_watched(placed):
     whole = sn.audit(placed, None, (X, Y)).moved
     for given in (batches, iter(batches), tf.data.Dataset.from_tensors(batches[0])):
         assert sn.audit(placed, None, given).check().moved == whole
+    for empty, words in (((X[:0], Y[:0]), "no sample"), (iter(()), r"Received: \(\)")):
+        with pytest.raises(sn.AuditError, match=words):
+            sn.audit(placed, None, empty)
 
 
 def test_weights_that_a_layer_gets_later_are_known(cluster):

@@ -119,7 +119,6 @@ def test_a_gradient_that_is_clipped_before_it_crosses(cluster):
     """Towers on one device, their weights elsewhere: still a gradient, and planned."""
     net = towered([layers.Dense(4, activation="tanh")], (8,), on=TWO)
     clipping = keras.optimizers.Adam(global_clipnorm=1.0)
-
     audited(net, cluster, pins={"body/0": "gpu:1"}, optimizer=clipping, microbatches=2)
 
 
@@ -156,9 +155,7 @@ def test_gradients_of_a_shared_table_are_rows_looked_up(batch, of, count, cluste
     ]
     both = net.merge("both", sides, layers.Concatenate())
     net.output(net.branch("head", both, layers.Dense(1), on="cpu"))
-
     moved = audited(net, cluster, batch, of=of, microbatches=count).moved
-
     sent = {ends: size for ends, size in moved.items() if "weights g" in ends[2]}
     size = max(batch, count) * 5 * (38 + 1) * 4
     assert sent == {("gpu:1", "gpu:0", "weights gradient"): (size, size)}

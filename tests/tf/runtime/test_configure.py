@@ -1,8 +1,4 @@
-"""Settings for GPUs, on a machine that is made up: two cards, told by a made-up driver.
-
-TensorFlow's functions are replaced by ones that keep what they were told and refuse
-what the real ones refuse.
-"""
+"""Settings for GPUs with a driver and TensorFlow's functions made up: two cards."""
 
 import os
 import sys

@@ -1,8 +1,4 @@
-"""The machine and its settings, each story in a Python of its own.
-
-TensorFlow starts once per process, and these tests are about what happens before, at
-and after that moment.
-"""
+"""The machine and its settings, before and after TensorFlow starts in a process."""
 
 import re
 
@@ -35,7 +31,6 @@ def told(tmp_path_factory):
         answer["memory"] = here.home.memory_bytes
         import psutil
         answer["memory of the host"] = psutil.virtual_memory().total
-
         import resource
         from keras import layers
         net = sn.Net("quiet")
@@ -52,7 +47,6 @@ def told(tmp_path_factory):
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         answer["resident"] = used < 2 * 2**20
         answer["started by planning"] = started()
-
         from pathlib import Path
         from splitnet.core.settings import resolve
         from splitnet.tf.runtime.configure import idle_settings
@@ -76,7 +70,6 @@ def told(tmp_path_factory):
         for name in environment:
             del os.environ[f"SPLITNET_{name}"]
         file.unlink()
-
         settings = sn.configure(cpu_threads=2, soft_placement=False)
         answer["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
         answer["soft"] = tf.config.get_soft_device_placement()
@@ -91,7 +84,6 @@ def told(tmp_path_factory):
             warnings.simplefilter("always")
             sn.configure(memory_limit="2 GiB", memory_growth=False)
         answer["warned"] = [str(w.message) for w in warned]
-
         tf.constant(1.0)
         answer["started"] = started()
         answer["devices"] = len(tf.config.list_logical_devices("CPU"))

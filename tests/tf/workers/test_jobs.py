@@ -73,7 +73,7 @@ def test_job_of_describes_gpus_and_links():
         ({"TF_CONFIG": '{"cluster": {"worker": ["b:1"]}}'}, "a chief.*found: .*worker"),
         ({"TF_CONFIG": '{"cluster": {"chief": ["a"], "worker": "b"}}'}, "each a list"),
         (SLURM | {"SLURM_STEP_NUM_TASKS": "9"}, "Slurm's variables cannot be read"),
-        (SLURM | {"SLURM_GPUS_PER_NODE": "many"}, "number of GPUs of a host"),
+        (SLURM | {"SLURM_GPUS_PER_NODE": "many"}, "_PER_NODE must be a number"),
         (PODS | {"SPLITNET_WORKERS": "two"}, "variables of a StatefulSet"),
     ],
 )
@@ -87,7 +87,7 @@ KUBERNETES = "launch --engine kubernetes --image me/train:1 --name train"
 
 def test_manifest_is_valid_and_admits_its_pods_only(cli):
     """Against Kubernetes' published schemas; every pod gets the job's variables."""
-    words = f"{KUBERNETES} --gpus-per-node 4 --preset A100 -- python train.py"
+    words = f"{KUBERNETES} --gpus-per-node 4 --preset A100 -- python $(A).py"
     documents = list(yaml.safe_load_all(cli(words).out))
     for document in documents:
         kubernetes_validate.validate(document, "1.30", strict=True)
@@ -95,6 +95,7 @@ def test_manifest_is_valid_and_admits_its_pods_only(cli):
     policy = kinds["NetworkPolicy"]
     assert policy["ingress"] == [{"from": [{"podSelector": policy["podSelector"]}]}]
     pods = [kinds[kind]["template"]["spec"] for kind in ("StatefulSet", "Job")]
+    assert pods[1]["containers"][0]["command"] == ["python", "$$(A).py"]  # no variable
     for pod, name in zip(pods, ("train-worker-1", "train-client")):
         variables = {v["name"]: v["value"] for v in pod["containers"][0]["env"]}
         job = job_of(variables | {"HOSTNAME": name})
@@ -105,7 +106,7 @@ def test_manifest_is_valid_and_admits_its_pods_only(cli):
 
 def test_launch_refuses_all_faults_at_once(cli):
     said = cli("launch --engine kubernetes --name A_ --preset X", 2).err
-    for fault in ("name a command", "--name is", "no preset 'X'", "needs --image"):
+    for fault in ("name a command", "--name is a-z", "no preset 'X'", "needs --image"):
         assert fault in said
 
 
@@ -202,7 +203,6 @@ kinds = {one["kind"]: one["spec"] for one in json.load(open("job.json"))}
 tasks = {1: {"type": "chief", "index": 0}, 3: {"type": "worker", "index": 1}}
 workers = ["train-worker-0.train:2223", "train-worker-1.train:2223"]
 config = {"cluster": {"chief": ["train-client.train:2222"], "worker": workers}}
-
 def start(kind, name, number):
     (box,) = kinds[kind]["template"]["spec"]["containers"]
     env = {one["name"]: one["value"] for one in box["env"]} | {"HOSTNAME": name}
@@ -218,7 +218,6 @@ def start(kind, name, number):
     ip.link("set", index=end, master=bridge, state="up")
     pod.stdin.close()
     return pod
-
 count = kinds["StatefulSet"]["replicas"]
 workers = [start("StatefulSet", f"train-worker-{k}", k + 2) for k in range(count)]
 client = start("Job", "train-client", 1)
@@ -277,7 +276,6 @@ print(*(f"{one.host.name} {one.state}" for one in probe(hosts)), flush=True)
 before = pathlib.Path("attempts")
 attempt = before.stat().st_size if before.exists() else 0
 before.write_text("." * (attempt + 1))
-
 workers = [p for p in psutil.Process().parent().children() if p.pid != os.getpid()]
 lost = max(workers, key=lambda worker: worker.cmdline()[-1])
 lost.kill()

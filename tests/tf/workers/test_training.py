@@ -36,7 +36,7 @@ def trained(tmp_path_factory):
         answer["links"] = sorted([link.source, link.target] for link in links)
         answer["speeds"] = [(l.bytes_per_second, l.overhead_per_byte) for l in links]
         joined = sn.connect(cluster, watch_seconds=0.5)
-        answer["health"] = [found.state for found in joined.health()]
+        answer["health"] = [*(x.state for x in joined.health()), repr(joined)[:20]]
         import keras
         import numpy as np
         from keras import layers
@@ -59,11 +59,9 @@ def trained(tmp_path_factory):
                 answer["refused"] = "OOM" in str(error)
         answer["after"] = seen()
         del model
-
         rng = np.random.default_rng(0)
         x = rng.normal(size=(256, 16)).astype("float32")
         y = rng.normal(size=(256, 1)).astype("float32")
-
         def made(homes=("worker:0/cpu:0", "worker:1/cpu:0"), cluster=cluster):
             keras.utils.set_random_seed(1)
             net = sn.Net("two")
@@ -78,13 +76,11 @@ def trained(tmp_path_factory):
             model = sn.emit(net, plan)
             model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
             return model, plan
-
         def fit(model, epochs, *callbacks):
             return model.fit(
                 x, y, batch_size=64, epochs=epochs, shuffle=False, verbose=0,
                 callbacks=list(callbacks),
             ).history["loss"]
-
         def failed(model, number, pid, *callbacks):
             def signalled(epoch, logs):
                 if epoch == 3:
@@ -115,7 +111,6 @@ def trained(tmp_path_factory):
         answer["timed"] = said(lambda: sn.measure(small, cluster))
         answer["unplaced"] = said(lambda: sn.unplace(model))
         answer["while it is gone"] = said(lambda: sn.connect(cluster, wait_seconds=0.5))
-
         workers.restart(1)
         pids.append(workers.processes[1].pid)
         joined = sn.connect(cluster, watch_seconds=0.5)
@@ -132,7 +127,6 @@ def trained(tmp_path_factory):
         os.kill(pids[0], signal.SIGCONT)
         joined = sn.connect(cluster, watch_seconds=0.5)
         answer["after the stop"] = fit(made()[0], 5)
-
         elsewhere = sn.Cluster(cluster.devices[:2], (), cluster.hosts[:2])
         os.environ["SPLITNET_CLUSTER"] = str(workers.file)
         second = [sys.executable, "-c", "import splitnet; splitnet.connect()"]
@@ -159,7 +153,7 @@ FACTS = {
     "after": 5,
     # A limit is held by the kernel.
     "refused": True,
-    "health": ["healthy", "healthy"],
+    "health": ["healthy", "healthy", "<Connection to <Clus"],
     "measured": 0,
     "links": [["*", "*"], *sorted(map(list, permutations(NAMES, 2)))],
     "audit": [],

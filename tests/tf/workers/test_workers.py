@@ -108,7 +108,6 @@ def test_isolate_says_which_part_the_system_refuses(monkeypatch):
     monkeypatch.setattr(start, "Path", refusing)
     monkeypatch.setattr(start, "_call", lambda name, flags: int(flags == 0x40000000))
     monkeypatch.setattr(start.psutil.Process, "num_threads", lambda _: 1)
-
     words = "namespaces: Operation not permitted.*cluster up"
     with pytest.raises(ConfigError, match=words):
         start.isolate()
@@ -129,7 +128,6 @@ def test_hosts_report_every_fault_at_once():
     told = {"Worker": "a:1", "worker:0": "a:99999", "worker:2": "b:1", "x:0": "b:1"}
     with pytest.raises(DeviceError) as caught:
         Cluster(Cluster.of("cpu").devices, (), tuple(map(Host, told, told.values())))
-
     words = "'Worker' is not named|port from 1 to 65535|'b:1' is repeated|from 0 with"
     assert all(one in str(caught.value) for one in words.split("|"))
 
