@@ -35,7 +35,6 @@ def test_wrong_options_are_named_all_at_once(name, value, allowed):
         sn.plan(chain(), BOX, **{name: value})
     with pytest.raises(sn.DeclarationError, match="^options: 2 arguments are") as both:
         PlanOptions(**{name: value, "effort": 0})
-
     for error in (caught, both):
         assert f"{name}= must be {allowed}" in str(error.value)
     assert str(both.value).count("\n  - ") == 2
@@ -58,7 +57,6 @@ def test_place_names_an_unknown_option():
 def test_verbs_that_pass_options_on_take_those_of_plan():
     """`help(sn.place)` lists every option, and a new one cannot be forgotten."""
     options = {field.name for field in fields(PlanOptions)}
-
     for verb in (sn.plan, sn.place, sn.compare_strategies):
         assert set([*inspect.signature(verb).parameters][2:]) == options
         assert "Meta(" not in str(inspect.signature(verb))

@@ -14,13 +14,11 @@ from tests.child import python
 
 PACKAGE = Path(splitnet.__file__).parent
 ROOT = PACKAGE.parent
-
 LAYERS = "core, simulator, planner, tf view, api, callbacks demo, cli, __main__"
 """From below to above: a module imports its own package and what is below it."""
 
 FRAMEWORKS = ("tensorflow", "keras")
 ABOVE_FRAMEWORKS = ("tf", "api", "callbacks", "demo", "cli")
-
 FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES)
 MODULES = {name.removesuffix(".__init__"): path for name, path in zip(NAMES, FILES)}

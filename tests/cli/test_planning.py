@@ -45,7 +45,6 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
     words = f"plan {source} --cluster 2*gpu --memory 9MiB --time-limit 0.2 -o"
     cli(f"{words} {saved} --strategy auto --microbatches 4 --schedule gpipe")
     plan = load_plan(saved)
-
     # Calls that run together on one device are placed one by one on several.
     sn.plan(chain(2, flops=2e10), Cluster.of("gpu"), regroup=True).save(source)
     cli(f"{words} {source}")

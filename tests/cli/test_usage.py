@@ -36,7 +36,6 @@ def test_config_shows_every_option_and_its_origin(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("SPLITNET_VISIBLE", "0,1")
     monkeypatch.setenv("SPLITNET_CPU_THREADS", "3")
     (tmp_path / "splitnet.toml").write_text('memory_limit = "4 GiB"\n')
-
     printed = cli("config").out
     for word in ("0,1", "SPLITNET_VISIBLE", "4.00 GiB", "splitnet.toml", "GPUs to use"):
         assert word in printed
@@ -174,7 +173,6 @@ def test_ctrl_c_in_planning_keeps_the_old_file(cli, plan_file, tmp_path, monkeyp
     monkeypatch.setattr(sn, "plan", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     out = tmp_path / "out.json"
     out.write_text("yesterday's")
-
     try:
         printed = cli(f"plan {plan_file} --cluster 2*gpu,cpu -o {out}", 130)
     finally:

@@ -64,7 +64,6 @@ LATE, BUSY = {"latency": 10.0, "gap": 1.0}, {"overhead": 3.0}
 def test_a_step_at_times_computed_by_hand(one, devices, machine, training, expected):
     """A' is the backward task of a, a* its update, a>b' the copy of a gradient."""
     found = spans(outcome(one, box(2, **machine), devices, training=training))
-
     for event in expected.split(", "):
         name, _, times = event.rpartition(" ")
         assert found[name] == tuple(map(float, times.split("-"))), event

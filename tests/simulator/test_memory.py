@@ -52,10 +52,8 @@ def test_slots_and_the_temporaries_of_updates_count_by_the_optimizer(optimizer, 
     assert (memory.weights, memory.gradients) == (3000, 1000)
     assert memory.slots == slots * 3000
     assert memory.workspace == 100 + (slots * 1000 or 10)
-
     free = outcome(CHAIN, box(1), "000", training=False).memory["gpu:0"]
     assert free == Memory(weights=3000, activations=110)
-
     edges = " ".join(f"d{i}-d{i + 1}" for i in range(9))
     ten = graph([dense(f"d{i}", "all") for i in range(10)], edges, weight_bytes=1000)
     memory = outcome(ten, box(1), "0", optimizer="adam").memory["gpu:0"]

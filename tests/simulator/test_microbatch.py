@@ -58,7 +58,6 @@ def test_stages_hold_gradients_until_they_are_added_up(parts, devices, schedule,
     calls = [dense(n, part, seconds=6.0, out=6) for n, part in zip("ab", parts)]
     one = graph(calls, "a-b", batch=6, weight_bytes=10**6)
     memory = outcome(one, box(), devices, Execution(6, schedule)).memory
-
     for name, megabytes in zip(("gpu:0", "gpu:1"), held):
         assert memory[name].total == pytest.approx(megabytes * 10**6, rel=1e-3)
 

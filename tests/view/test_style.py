@@ -34,7 +34,6 @@ def test_colors_of_differ_for_everybody(seen, least):
     """Any two of seven GPUs and a CPU differ in CIELAB; 2.3 can just be noticed."""
     devices = [*(f"gpu:{n}" for n in range(7)), "cpu:0"]
     labs = [_lab(color, seen) for color in colors_of(devices).values()]
-
     for one, other in combinations(labs, 2):
         assert dist(one, other) > least
 
