@@ -40,8 +40,7 @@ _MEANS = ("sum_over_batch_size", "mean", "auto")
 _OF_BATCHES = ("dice", "tversky", "cosine_similarity")  # losses that may be no mean
 _TOGETHER = ("combines samples", "adds a loss that is no mean over samples")
 _PADS = "pads texts to the longest of their batch"  # which masks make up for
-# Layers of code that may do anything with samples, and the most weights times positions
-# of one that is tried.
+# Layers of code, and the most weights times positions of one that is tried.
 _CODE = (keras.layers.Lambda, keras.Model)
 _LONGEST = 1e9
 

@@ -126,7 +126,8 @@ def compile_arguments(model: Any) -> dict[str, Any]:
 
 def _refuse_hidden_variables(layer: Any, held: Sequence[Any]) -> None:
     """Refuse a layer with variables that Keras does not see."""
-    hidden = [one.name for one in held if isinstance(one, tf.Variable)]
+    names = {id(v): n for one in sublayers(layer) for n, v in vars(one).items()}
+    hidden = [names.get(id(v), v.name) for v in held if isinstance(v, tf.Variable)]
     if isinstance(layer, keras.layers.Lambda):
         some = [one for one in held if isinstance(one, _STATEFUL)]
         hidden = [x.name for x in some if not getattr(x, "built", False) or x.variables]
