@@ -84,11 +84,11 @@ def remade(one: Any) -> Any:
     with keras.saving.CustomObjectScope({kind.__name__: kind for kind in own}):
         made = type(one)(**config) if direct else type(one).from_config(config)
     for its, mine in _configured(one, made):
-        kinds = [kind for kind in type(its).__mro__ if not from_keras(kind)]
-        codes = [getattr(kind.__init__, "__code__", None) for kind in kinds]
-        sets = {name for code in codes if code for name in code.co_names}
-        keeps = from_keras(its) or isinstance(its, keras.layers.Layer)
-        for name in () if keeps else vars(its).keys() - {"built"}:
+        if from_keras(its) or isinstance(its, keras.layers.Layer):
+            continue
+        inits = [kind.__init__ for kind in type(its).__mro__ if not from_keras(kind)]
+        sets = {n for f in inits if hasattr(f, "__code__") for n in f.__code__.co_names}
+        for name in vars(its).keys() - {"built"}:
             value, known = vars(its)[name], vars(mine).get(name)
             its_own = name in sets or not name.startswith("_")
             if its_own and not hasattr(value, "get_config") and _differ(value, known):
@@ -100,14 +100,14 @@ def _configured(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
     """An object with a configuration and those inside of it, each with the other's."""
     seen, todo = set[int](), [(one, other)]
     for its, mine in todo:  # grows
-        if id(its) in seen or type(its) is not type(mine):
-            continue
-        if hasattr(its, "get_config"):
+        new = type(its) is type(mine) and id(its) not in seen
+        if new and hasattr(its, "get_config"):
             seen.add(id(its))
             yield its, mine
             for name, value in vars(its).items():
-                both = value, vars(mine).get(name)
-                todo += zip(*map(keras.tree.flatten, both))
+                if keras.tree.is_nested(value) or hasattr(value, "get_config"):
+                    both = value, vars(mine).get(name)
+                    todo += zip(*map(keras.tree.flatten, both))
 
 
 def compile_arguments(model: Any) -> dict[str, Any]:
