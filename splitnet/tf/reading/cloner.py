@@ -30,7 +30,7 @@ def clone(
     """Make the model of a blueprint anew, each layer under the device of its weights.
 
     `move`: layers that are used themselves are moved to their devices, and so a placed
-    model that has them. What a function holds that is `compiled` in is such a layer.
+    model that has them. Layers that losses or metrics in `compiled` hold are used so.
     """
     held, more = dict[int, tuple[Any, str]](), True
     with keras_api.random_states_kept():
