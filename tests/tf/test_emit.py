@@ -1,5 +1,6 @@
 """Emitted models: whose layers they have, when memory is used, how they run."""
 
+import warnings
 from dataclasses import replace
 
 import keras
@@ -83,6 +84,30 @@ def test_copy_false_places_the_layers_of_the_source(cluster):
     check.assert_alike(placed, clone, case)
     assert placed.layers[1:] == model.layers[1:]
     assert_near(model.get_weights(), clone.get_weights())
+
+
+def test_copy_false_lets_all_models_read_weights_where_they_are_then(cluster):
+    """Steps that were traced before, of source and placed models, are traced again."""
+    table, rows = layers.Embedding(5, 3, name="table"), np.eye(5)[:, :2]
+    model = stack(table, layers.Flatten(), layers.Dense(1, name="last"), shape=(2,))
+    plain = keras.models.clone_model(model)
+    plain.set_weights(model.get_weights())
+    models, foreign = [model], tf.function(lambda: table(rows))
+    for one in (model, plain):
+        one.compile("sgd", "mse")
+    foreign()
+    for home in ("gpu:1", "gpu:2"):
+        plan = sn.plan(model, cluster, batch=5, pins={"table": home}, time_limit=0.1)
+        models.append(sn.emit(model, plan, copy=False))
+        for one in models:
+            with warnings.catch_warnings():  # that the source's layers are placed
+                warnings.simplefilter("ignore")
+                one.fit(rows, rows[:, :1], shuffle=False, verbose=0)
+            plain.fit(rows, rows[:, :1], shuffle=False, verbose=0)
+        for one in models:
+            assert_near(one.predict(rows, verbose=0), plain.predict(rows, verbose=0))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        foreign()
 
 
 def test_what_is_excluded_from_weight_decay_is_so_in_a_copy():

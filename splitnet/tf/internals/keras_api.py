@@ -5,6 +5,7 @@ elsewhere, or update variables where they live.
 """
 
 import contextlib
+import gc
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter, methodcaller
@@ -206,14 +207,31 @@ def assign_value(variable: Any, value: Any) -> None:
     variable._value.assign(value)
 
 
-def move_value(variable: Any, device: str) -> bool:
-    """Give a variable, without traces, its memory on a device; if it was elsewhere."""
-    value = variable._value
-    how = {"trainable": value.trainable, "name": variable.path, "dtype": value.dtype}
-    with tf.init_scope(), tf.device(device):
-        if moves := bool(value.device != tf.constant(0).device):
-            variable._value = tf.Variable(value, **how)
-    return moves
+def move_values(devices: Iterable[tuple[Any, str]]) -> bool:
+    """Give each variable its memory on its device; whether one was elsewhere.
+
+    Models that have them trace their steps again. The old memory has no elements then:
+    another function that was traced with it raises.
+    """
+    moved = set()
+    for variable, device in devices:
+        value = variable._value
+        how = {"trainable": value.trainable, "name": variable.path}
+        with tf.init_scope(), tf.device(device):
+            if value.device != tf.constant(0).device:
+                moved.add(id(variable))
+                variable._value = tf.Variable(value, dtype=value.dtype, **how)
+                variable._value._unique_id = value._unique_id  # which optimizers know
+                empty = tf.zeros(0, value.dtype)
+                tf.raw_ops.AssignVariableOp(resource=value.handle, value=empty)
+    models = (x for x in gc.get_objects() if issubclass(type(x), keras.Model))
+    for model in models if moved else ():
+        steps = {f"{name}_function" for name in ("train", "test", "predict")}
+        if any(map(vars(model).get, steps)):  # else it may be half made
+            own = [*variables_of(model), *getattr(model.optimizer, "variables", ())]
+            if not moved.isdisjoint(map(id, own)):
+                vars(model).update(dict.fromkeys(steps))
+    return bool(moved)
 
 
 def rename_variable(variable: Any, name: str, path: str) -> None:

@@ -105,8 +105,7 @@ def _place(inner: Any) -> None:
 
 def _move_slots(optimizer: Any) -> None:
     """Move slots that were made elsewhere: before, or without a reference variable."""
-    for slot, variable in slots_of(optimizer):
-        keras_api.move_value(slot, device_of(variable))
+    keras_api.move_values((s, device_of(v)) for s, v in slots_of(optimizer))
 
 
 def slots_of(optimizer: Any) -> Iterator[tuple[Any, Any]]:

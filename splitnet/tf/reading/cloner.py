@@ -215,9 +215,9 @@ class Cloner:
             own = (*variables_of(layer), *getattr(layer, "metrics_variables", ()))
             stays = isinstance(layer, keras.layers.TFSMLayer)  # its function holds them
             homes |= {id(v): (v, None if stays else self._device_of(one)) for v in own}
-        moved = [keras_api.move_value(v, on) for v, on in homes.values() if on]
-        for _, one in pairs if any(moved) else ():
-            rebuild.forget_traces(one)  # with variables at their old place
+        if keras_api.move_values((v, on) for v, on in homes.values() if on):
+            for _, one in pairs:
+                rebuild.forget_traces(one)  # with variables at their old place
 
     def _copy(self, operation: Any) -> None:
         """Make the copy of an operation, or use it as it is."""
