@@ -113,7 +113,8 @@ def optimizer_name(optimizer: object) -> str:
     return "+".join([kind, *(name for name in known if name in wanted)])
 
 
-def slots_of(optimizer: object) -> int:
+@cache
+def slots_of(optimizer: str) -> int:
     """How many copies of each weight the optimizer keeps beside it."""
     kind, *more = optimizer_name(optimizer).split("+")
     return _SLOTS[kind] + len(more)

@@ -8,7 +8,7 @@ that pass ends, so a long run is cut where one tensor passes.
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from math import ceil, inf
 from typing import Any
@@ -29,6 +29,7 @@ _MOVED = ["moved_bytes", "fused_bytes"]
 _WORK = ["forward_flops", "backward_flops", "transfer_seconds", *_MOVED]
 
 
+@lru_cache(32)  # each strategy tried asks for a few, again and again
 def scaled_graph(graph: Graph, batch: int) -> Graph:
     """The graph for another batch: bytes of outputs and FLOPs grow in proportion.
 
