@@ -159,7 +159,8 @@ def explain(plan: Plan, name: str) -> Explanation:
 def reason_text(plan: Plan, one: Placement) -> str:
     """Say in words why a part is on its device."""
     fell = {fallback.part: fallback.reason for fallback in plan.fallbacks}
-    why, on = _TEXTS["reasons"].get(one.reason, ""), one.requested.split(", ")
+    kind, on = plan.graph.part[one.part].kind, one.requested.split(", ")
+    why = _TEXTS.get(kind, {}).get(one.reason) or _TEXTS["reasons"].get(one.reason, "")
     best = _TEXTS["best"][plan.objective]
     said = why.format(one=one, on=on if on[1:] else on[0], best=best)
     return fell.get(one.part) or said or one.reason  # a file may give one of its own

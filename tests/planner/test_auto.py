@@ -58,6 +58,8 @@ def test_auto_chooses_what_suits_the_model(graph, cluster, wanted):
     assert ("Keras adds 1 ms to each step" in str(rows)) == slower
     assert has_room(plan)
     assert bool(plan.graph.towers) == (wanted == "towers")
+    for name in ("chain/0", "chain/weights") if plan.graph.towers else ():
+        assert "or the strategy put" in plan.explain(name).reason
     assert (plan.execution.microbatches > 1) == (wanted == "pipeline")
 
 
