@@ -93,7 +93,7 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
         except Exception as error:  # whatever a model makes of a batch
             why = f"{type(error).__name__}: {first_line(error)}"
             fault = f"the watched step of model {model.name!r} failed: {why}"
-            raise AuditError(f"{fault} Give a batch that model.fit takes.") from error
+            raise AuditError(f"{fault.rstrip('.')}. Give a batch that model.fit takes.") from error
     return _judged(model, plan, placed, functions, graphs, size, training=training)
 
 

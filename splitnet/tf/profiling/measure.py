@@ -112,7 +112,9 @@ def measure(
             again = far * sum(graph.weight[name].bytes for name in whole)
             # Weights are read, then read again and their gradients written.
             extra = again, 2 * again * (call.backward_flops > 0)
-            made = (_call_seconds(*sort, watch, batch) + extra).ravel().tolist()
+            cloner = Cloner(lambda _, on=watch.target: on, blueprint.originals)
+            took = _call_seconds(cloner, *sort, watch, batch)
+            made = (took + extra).ravel().tolist()
             row = *made, costs.rows_of(call), *flops
             calls += (costs.CallSeconds(key, one, *row) for one in labels)
         tell(next(shares), f"update on {device.name}")
@@ -215,14 +217,20 @@ class _Loop:
 
 
 def _call_seconds(
-    site: Site, known: Site, needed: list[bool], watch: _Stopwatch, batch: int
+    cloner: Cloner,
+    site: Site,
+    known: Site,
+    needed: list[bool],
+    watch: _Stopwatch,
+    batch: int,
 ) -> Any:
     """Seconds forward and backward, and what does not grow; `known` has all sizes."""
     node, target = site.node, watch.target
     tensors, inputs = node.input_tensors, {}
     values = dict(zip(map(id, tensors), synthetic([*known.node.input_tensors], batch)))
     with tf.device(target):
-        clone = Cloner(lambda layer: target).of(node.operation)
+        clone = cloner.of(node.operation)
+        cloner.finish()
         operation = keras_api.operation_fn(clone, training=True)
         for tensor in tensors:
             value = values[id(tensor)]
@@ -300,9 +308,10 @@ def _update(device: Device, optimizer: str, size: int, count: int) -> _Computati
 
 
 def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:
-    """Inputs and targets of one step, class numbers of sparse losses, as NumPy arrays.
+    """Inputs and targets of one step, class numbers of sparse losses: NumPy arrays.
 
-    Whole numbers are 1, which any embedding takes and no mask hides; texts are "a".
+    Whole numbers are 1, which any embedding takes and no mask hides; texts are
+    tensors of "a".
     """
     inputs, targets = synthetic((model.input, model.output), batch)
     losses, outputs = getattr(model, "loss", None), model.output
@@ -325,7 +334,7 @@ def synthetic(tensors: Any, batch: int) -> Any:
         size = size_of(tensor, batch)
         shape, kind = tuple(size.shape), size.dtype
         if kind == tf.string:
-            return np.full(shape, "a", dtype=object)
+            return tf.fill(shape, "a")
         filled = np.ones if kind.is_integer or kind.is_bool else draw.random
         return filled(shape).astype(kind.as_numpy_dtype)
 

@@ -9,19 +9,24 @@ import splitnet as sn
 from splitnet.core.costs import signature
 from splitnet.tf.internals import tf_api
 from splitnet.tf.profiling import measure
-from splitnet.tf.profiling.measure import _kinds
+from splitnet.tf.profiling.measure import _kinds, synthetic_batch
 
 
 @pytest.fixture(scope="module")
 def model(cluster):
     """Text and numbers, a mask, a loop, a shared layer, and calls without weights."""
+    title, adapted = keras.Input((), dtype="string"), layers.StringLookup()
+    adapted.adapt(["a", "b"])
     words = keras.Input((6,), dtype="int32", name="words")
     numbers = keras.Input((8,), name="numbers")
     text = layers.SimpleRNN(4)(layers.Embedding(50, 4, mask_zero=True)(words))
     shared = layers.Dense(8, "relu")
     once = shared(numbers)
-    joined = layers.Concatenate()([text, once, shared(once)])
-    return keras.Model([words, numbers], layers.BatchNormalization()(joined))
+    known = layers.Embedding(3, 2)(adapted(title))
+    joined = layers.Concatenate()([text, once, shared(once), known])
+    made = keras.Model([words, numbers, title], layers.BatchNormalization()(joined))
+    made.compile("sgd", "mse")
+    return made
 
 
 def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_path):
@@ -67,6 +72,11 @@ def test_measure_times_calls_updates_and_links(model, cluster, monkeypatch, tmp_
     sn.save_costs(costs, path := tmp_path / "costs.json")
     on_cpu = {part.name: "cpu:0" for part in sn.read(model, 16).parts}
     assert sn.score(model, cluster, on_cpu, batch=16, costs=path).costs == costs
+
+
+def test_the_audit_takes_synthetic_texts_and_whole_numbers(model, cluster):
+    placed = sn.place(model, cluster, batch=16, time_limit=0.1)
+    assert not sn.audit(placed, None, synthetic_batch(placed, 16)).check().notes
 
 
 def test_measure_refuses_devices_that_are_not_here(model):
