@@ -270,8 +270,11 @@ def run(
     sys.argv, sys.path[0] = command, str(Path(script).resolve().parent)
     try:
         runpy.run_path(script, run_name="__main__")
-    except Exception:  # whatever the script raises is shown as Python shows it
-        sys.excepthook(*sys.exc_info())
+    except Exception as error:  # whatever the script raises is shown as Python does
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_code.co_filename != script:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error, trace)
         return 1
     return None
 

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -100,9 +101,10 @@ def run_with_workers(
         env[connect.CLUSTER_VARIABLE] = str(started.file)
         for restart in range(1, max_restarts + 2):
             code, signals = run_program(program, env)
+            if code and not signals:
+                say(f"{program[0]} ended with code {code}")
             if code == 0 or signals or restart > max_restarts:
                 break
-            say(f"{program[0]} ended with code {code}")
             hosts = connect.workers_of(started.cluster)
             for found in connect.probe(hosts, timeout_seconds=5.0):
                 if found.state != "healthy":
@@ -190,7 +192,8 @@ def launch(
     how = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     loader = PackageLoader("splitnet.cli")
     environment = Environment(loader=loader, undefined=StrictUndefined, **how)
-    environment.filters |= {"quote": shlex.quote, "json": json.dumps}
+    as_json = partial(json.dumps, ensure_ascii=False)
+    environment.filters |= {"quote": shlex.quote, "json": as_json}
     its = {"name": name, "image": image, "program": program, "nodes": nodes}
     its |= {"gpus_per_node": gpus_per_node, "max_restarts": max_restarts}
     its["variables"] = {f"SPLITNET_{key}": str(v) for key, v in given.items() if v}

@@ -72,6 +72,9 @@ def collected(faults: list[str], where: str = "") -> Iterator[None]:
         faults += (f"{where}{fault}" for fault in error.faults or [text])
 
 
+_TRACE = re.compile(r'$|Graph execution |Detected at |<stack|File "|\d root error')
+
+
 def repeated(names: Iterable[str]) -> list[str]:
     """The names that occur more than once, each once."""
     return [name for name, count in Counter(names).items() if count > 1]
@@ -82,7 +85,7 @@ def first_line(error: BaseException) -> str:
     text = re.sub(r"\x1b\[[\d;]*m", "", str(error)).split("Arguments received by")[0]
     text = re.sub(r"(?s)^in user code:.*\n\n *(\w+: )?", "", text.strip())  # AutoGraph
     lines = [CONTROL.sub("?", line.strip()) for line in text.split("\n")]
-    return " ".join([line for line in lines if line][:2])[:300] or "no message"
+    return " ".join([x for x in lines if not _TRACE.match(x)][:2])[:300] or "no message"
 
 
 def shown(value: object) -> str:

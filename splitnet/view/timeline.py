@@ -233,7 +233,7 @@ class _Chart:
             self.lanes |= {} if far else {ends: self.y + _LINK_LANE / 2}
             self.y += _LINK_LANE + _GAP / 2
         if more := shown[_MOST_LINKS:]:
-            words = f"and {counted(len(more), 'more link')}, less used"
+            words = f"and {counted(len(more), 'more link')}"
             self.say(16, 5, Line(words, 9, QUIET))
             self.y += 14
         self.y += _GAP

@@ -91,9 +91,9 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
             placed.graphs.update({} if placed.graphs else known)
             graphs = list(placed.graphs)  # which the model's own step replaces
         except Exception as error:  # whatever a model makes of a batch
-            why = f"{type(error).__name__}: {first_line(error)}"
+            why = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
             fault = f"the watched step of model {model.name!r} failed: {why}"
-            raise AuditError(f"{fault.rstrip('.')}. Give a batch that model.fit takes.") from error
+            raise AuditError(f"{fault}. Give a batch that model.fit takes.") from error
     return _judged(model, plan, placed, functions, graphs, size, training=training)
 
 

@@ -16,7 +16,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -46,10 +46,14 @@ _plans: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A worker is "healthy", "unresponsive" (it hangs) or "unreachable" (it died)."""
+    """A worker is "healthy", "unresponsive" (it hangs) or "unreachable" (it died).
+
+    `incarnation` is what a healthy worker says of its devices, else after each start.
+    """
 
     host: Host
     state: str
+    incarnation: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
         return f"{self.host.name} ({self.host.address}) is {self.state}"
@@ -74,8 +78,11 @@ def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health
             channels.enter_context(channel)
             ask = channel.unary_unary("/tensorflow.WorkerService/GetStatus")
             asked.append((host, ask.future(b"", timeout=timeout_seconds)))
-        answers = [(host, answer.code().name) for host, answer in asked]  # waits
-    return [Health(host, _STATES.get(code, "unreachable")) for host, code in answers]
+        answers = [(h, a.code().name, a.exception() or a.result()) for h, a in asked]
+    return [
+        Health(host, _STATES.get(code, "unreachable"), said if code == "OK" else b"")
+        for host, code, said in answers
+    ]
 
 
 class Connection(AbstractContextManager["Connection"]):
@@ -84,6 +91,7 @@ class Connection(AbstractContextManager["Connection"]):
     def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
         self.cluster, self._over = cluster, threading.Event()
         self._lost: dict[str, Health] = {}
+        self._first = {found.host.name: found.incarnation for found in self.health()}
         if watch_seconds:
             self._ends = {h.name: _ends(h.address) for h in workers_of(cluster)}
             watch = functools.partial(self._watch, watch_seconds)
@@ -114,7 +122,7 @@ class Connection(AbstractContextManager["Connection"]):
         """Raise a WorkerError that names a worker, if it is why the block failed."""
         if error is not None and _is_about_workers(error):
             bad, self._lost = self._lost or self._unwell(), {}
-            if bad or type(error).__name__ != "CancelledError":  # as operations fail
+            if bad:
                 raise self._loss(bad, f" ({first_line(error)[:200]})") from error
 
     def check(self, *, ask: bool) -> None:
@@ -123,8 +131,13 @@ class Connection(AbstractContextManager["Connection"]):
             raise self._loss(self._lost)
 
     def _unwell(self) -> dict[str, Health]:
-        found = self.health(timeout_seconds=_LONG_SECONDS)
-        self._lost = {h.host.name: h for h in found if h.state != "healthy"}
+        self._lost = {}
+        for found in self.health(timeout_seconds=_LONG_SECONDS):
+            name = found.host.name
+            if found.state != "healthy":
+                self._lost[name] = found
+            elif found.incarnation != self._first[name]:
+                self._lost[name] = replace(found, state="restarted, and empty")
         return self._lost
 
     def _loss(self, bad: dict[str, Health], reason: str = "") -> WorkerError:
@@ -134,11 +147,10 @@ class Connection(AbstractContextManager["Connection"]):
             for part, device in plan.device_of.items():
                 ran[plan.cluster[device].host][f"{device} ran {part}"] = None
         words = [". ".join([str(health), *ran[name]]) for name, health in bad.items()]
-        again = "" if bad else " All are healthy now: one was restarted, and is empty."
         rest = f", or without it, sn.connect(cluster.without({str([*bad])[1:-1]}))"
-        rest *= 0 < len(bad) < len(workers_of(self.cluster))
+        rest *= len(bad) < len(workers_of(self.cluster))
         return WorkerError(
-            f"a worker is lost{reason}.{again} Join again, sn.connect(cluster), once "
+            f"a worker is lost{reason}. Join again, sn.connect(cluster), once "
             f"it is back{rest}; plan and emit the model for that cluster, and fit with "
             "the same sn.ResumeTraining: training goes on from its last backup.",
             words,
@@ -236,6 +248,7 @@ def connect(
             own = {"job_name": "client", "task_index": 0, "protocol": "grpc"}
             tf.config.experimental_connect_to_cluster(spec, **own)
     _check_versions(workers, tf)
+    _check_way_back(workers, address[CLIENT], tf)
     for old in _joined:
         old.close()
     _joined[:] = [Connection(cluster, watch_seconds)]
@@ -264,6 +277,32 @@ def _check_versions(workers: Sequence[Host], tf: Any) -> None:
     if faults:
         why = f"this program has TensorFlow {tf.__version__}, workers have another."
         raise ConfigError(f"{why} Install the same version everywhere.", faults)
+
+
+def _check_way_back(workers: Sequence[Host], client: Host, tf: Any) -> None:
+    """Let each worker fetch a tensor from this program, by the client's address."""
+    fetched = threading.Event()
+
+    @tf.function(autograph=False)
+    def fetch() -> list[Any]:
+        with tf.device("/job:client/replica:0/task:0/device:CPU:0"):
+            number, made = tf.random.uniform([]), []
+        for worker in workers:
+            with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
+                made.append(tf.square(number))
+        return made
+
+    def ask() -> None:
+        with suppress(tf.errors.OpError):
+            fetch()
+            fetched.set()
+
+    (thread := threading.Thread(target=ask, daemon=True)).start()
+    thread.join(_LONG_SECONDS)
+    if not fetched.is_set():
+        why = f"workers cannot reach this program at {client.address!r}"
+        do = 'Give "client" in [hosts] an address that they reach, and start it again'
+        raise ConfigError(f"{why}. {do}.")
 
 
 def wait_for_workers(*, ask: bool = False) -> None:

@@ -87,7 +87,7 @@ KUBERNETES = "launch --engine kubernetes --image me/train:1 --name train"
 
 def test_manifest_is_valid_and_admits_its_pods_only(cli):
     """Against Kubernetes' published schemas; every pod gets the job's variables."""
-    words = f"{KUBERNETES} --gpus-per-node 4 --preset A100 -- python $(A).py"
+    words = f"{KUBERNETES} --gpus-per-node 4 --preset A100 -- python $(A)$$é😀.py"
     documents = list(yaml.safe_load_all(cli(words).out))
     for document in documents:
         kubernetes_validate.validate(document, "1.30", strict=True)
@@ -95,7 +95,7 @@ def test_manifest_is_valid_and_admits_its_pods_only(cli):
     policy = kinds["NetworkPolicy"]
     assert policy["ingress"] == [{"from": [{"podSelector": policy["podSelector"]}]}]
     pods = [kinds[kind]["template"]["spec"] for kind in ("StatefulSet", "Job")]
-    assert pods[1]["containers"][0]["command"] == ["python", "$$(A).py"]  # no variable
+    assert pods[1]["containers"][0]["command"] == ["python", "$$(A)$$$$é😀.py"]
     for pod, name in zip(pods, ("train-worker-1", "train-client")):
         variables = {v["name"]: v["value"] for v in pod["containers"][0]["env"]}
         job = job_of(variables | {"HOSTNAME": name})

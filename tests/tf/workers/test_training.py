@@ -113,6 +113,7 @@ def trained(tmp_path_factory):
         answer["while it is gone"] = said(lambda: sn.connect(cluster, wait_seconds=0.5))
         workers.restart(1)
         pids.append(workers.processes[1].pid)
+        answer["restarted"] = said(lambda: fit(model, 1))
         joined = sn.connect(cluster, watch_seconds=0.5)
         model, _ = made()
         answer["resumed"] = fit(model, 5, keras.callbacks.BackupAndRestore(folder))
@@ -163,7 +164,7 @@ FACTS = {
     "left": [],
     "files": False,
 }
-LOST = "audited", "timed", "unplaced", "killed", "stopped", "while"
+LOST = "restarted", "audited", "timed", "unplaced", "killed", "stopped", "while"
 
 
 def test_workers_train_as_one_device_does(trained):
@@ -196,6 +197,7 @@ def test_workers_hold_weights_keep_to_limits_and_end(trained):
         # A lost worker is named in seconds, with device and parts.
         ("killed", ("WorkerError", "worker:1 (", "worker:1/cpu:0 ran r")),
         ("stopped", ("WorkerError", "worker:0 (", "unresponsive")),
+        ("restarted", ("WorkerError", "worker:1 (", ") is restarted, and empty")),
     ],
 )
 def test_what_cannot_be_joined_or_used_is_said(when, words, trained):
@@ -203,6 +205,7 @@ def test_what_cannot_be_joined_or_used_is_said(when, words, trained):
     timed = when in ("killed", "stopped")
     said, seconds = trained[when] if timed else (trained[when], 0)
     assert all(part in said for part in words)
+    assert "Graph execution" not in said
     assert seconds < {"killed": 10, "stopped": 20}.get(when, 1)
     # Not the one beside it; of another TensorFlow, both.
     assert (said.count(" (127.0.0.1:") == 1) == when.startswith(LOST)

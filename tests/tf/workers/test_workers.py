@@ -20,6 +20,7 @@ from splitnet.tf.workers import connect, start
 from splitnet.tf.workers.connect import probe
 from splitnet.tf.workers.start import LocalWorkers, limit_memory
 from tests.child import python
+from tests.tf.story import story
 
 
 def test_workers_refuse_calls_from_outside_and_leave_no_orphan(tmp_path):
@@ -144,19 +145,31 @@ def test_a_silent_worker_is_left_where_no_name_server_answers(monkeypatch):
     connection.close()
 
 
+def test_connect_refuses_an_address_that_workers_do_not_reach(tmp_path):
+    code = """
+        from dataclasses import replace
+        cluster = sn.local_workers(1).cluster
+        client, worker = cluster.hosts
+        client = replace(client, address=client.address.replace("127.0.0.1", "nowhere"))
+        cluster = replace(cluster, hosts=(client, worker))
+        answer["said"] = said(lambda: sn.connect(cluster))
+        """
+    words = "ConfigError: workers cannot reach this program at 'nowhere:"
+    assert story(code, tmp_path)["said"].startswith(words)
+
+
 def test_workers_of_a_program_that_does_not_stop_them_leave_no_files():
     told = python("-c", "import splitnet as sn; print(sn.local_workers(1).file)")
     assert not Path(told.stdout.strip()).exists()
 
 
 def test_failures_without_a_lost_worker_say_so():
-    """One that came back is empty; an operation may have failed; all may be lost."""
+    """An operation may have failed, or all may be lost."""
     with pytest.raises(WorkerError, match="(?s)once it is back; plan .*unreachable"):
         connect.Connection(BOX, 0).check(ask=True)
     connection = connect.Connection(Cluster.of("cpu"), 0)
-    lost = pytest.raises(WorkerError, match=r"\(gone and more\).*healthy now")
-    with lost, connection:
-        raise tf.errors.AbortedError(None, None, "gone\nand more")
+    with pytest.raises(tf.errors.AbortedError, match="of another system"), connection:
+        raise tf.errors.AbortedError(None, None, "of another system")
     stopped = tf.errors.CancelledError(None, None, "RecvAsync is cancelled")
     step = connect._make(Mock(run=Mock([], side_effect=stopped)), "run", Mock())
     with pytest.raises(tf.errors.CancelledError) as caught, connection:
