@@ -200,7 +200,7 @@ class _Refusal:
         allowed = {name for g in self.groups if self.need[g] for name in g.allowed}
         rooms = {d.name: d.memory_bytes for d in self.cluster if d.name in allowed}
         shown = ", ".join([*rooms][:_MOST_NAMED]) + " ..." * (len(rooms) > _MOST_NAMED)
-        total = f"if all is held at once; {format_bytes(sum(rooms.values()))} on {shown}"
+        total = f"if held at once; {format_bytes(sum(rooms.values()))} on {shown}"
         rows = [_row("needs", needs.total, parts), *self._rooms()]
         rows.append(_row("in all", sum(self.need.values()), total))
         return "\n".join([self._headline(), *rows, last])

@@ -21,6 +21,7 @@ What TensorFlow's allocator holds beside its tensors is not counted.
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -123,11 +124,10 @@ def outcome_of(cluster: Cluster, step: StepGraph, where: Mapping[str, str]) -> O
     ]
     # Ties stand as forward, backward, update, then unit.
     tasks.sort(key=lambda task: (task.start, task.stop))
-    copies = [_copy(step, names, device, moved) for moved in run.copies]
-    copies.sort(key=lambda c: (c.start, c.stop, c.source_device, c.target_device))
+    copies = sorted(run.copies, key=attrgetter("start", "stop", "source", "target"))
     timeline = Timeline(
         tasks=tuple(tasks),
-        copies=tuple(copies),
+        copies=tuple(_copy(step, names, device, moved) for moved in copies),
         devices=tuple(names),
         memory={name: one.curve for name, one in held.items()},
     )
