@@ -247,8 +247,7 @@ def connect(
         else:
             own = {"job_name": "client", "task_index": 0, "protocol": "grpc"}
             tf.config.experimental_connect_to_cluster(spec, **own)
-    _check_versions(workers, tf)
-    _check_way_back(workers, address[CLIENT], tf)
+    _check_workers(workers, address[CLIENT], tf)
     for old in _joined:
         old.close()
     _joined[:] = [Connection(cluster, watch_seconds)]
@@ -265,44 +264,39 @@ def _wait_for(workers: Sequence[Host], seconds: float) -> None:
         time.sleep(0.1)
 
 
-def _check_versions(workers: Sequence[Host], tf: Any) -> None:
-    """Read each worker's version of TensorFlow from its process name."""
+def _check_workers(workers: Sequence[Host], client: Host, tf: Any) -> None:
+    """Read each worker's version of TensorFlow from its process name.
+
+    Workers get the name of the file from this program, by the client's address.
+    """
+    names = list[Any]()
+
+    @tf.function(autograph=False)
+    def read(path: Any) -> list[Any]:
+        found = []
+        for worker in workers:
+            with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
+                found.append(tf.io.read_file(path))
+        return found
+
+    def ask() -> None:
+        with suppress(tf.errors.OpError):
+            names.extend(read(tf.constant("/proc/self/comm")))
+
+    (thread := threading.Thread(target=ask, daemon=True)).start()
+    thread.join(_LONG_SECONDS)
+    if not names:
+        why = f"workers cannot reach this program at {client.address!r}"
+        do = 'Give "client" in [hosts] an address that they reach, and start it again'
+        raise ConfigError(f"{why}. {do}.")
     faults = []
-    for worker in workers:
-        with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
-            name = tf.io.read_file("/proc/self/comm").numpy().decode().strip()
+    for worker, name in zip(workers, (name.numpy().decode().strip() for name in names)):
         version = name.removeprefix(VERSION_MARK)  # others do not say theirs
         if version != name != f"{VERSION_MARK}{tf.__version__}"[:15]:
             faults.append(f"{worker.name} ({worker.address}) has TensorFlow {version}")
     if faults:
         why = f"this program has TensorFlow {tf.__version__}, workers have another."
         raise ConfigError(f"{why} Install the same version everywhere.", faults)
-
-
-def _check_way_back(workers: Sequence[Host], client: Host, tf: Any) -> None:
-    """Let each worker fetch a tensor from this program, by the client's address."""
-    fetched = threading.Event()
-
-    @tf.function(autograph=False)
-    def fetch() -> list[Any]:
-        with tf.device("/job:client/replica:0/task:0/device:CPU:0"):
-            number, made = tf.random.uniform([]), []
-        for worker in workers:
-            with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
-                made.append(tf.square(number))
-        return made
-
-    def ask() -> None:
-        with suppress(tf.errors.OpError):
-            fetch()
-            fetched.set()
-
-    (thread := threading.Thread(target=ask, daemon=True)).start()
-    thread.join(_LONG_SECONDS)
-    if not fetched.is_set():
-        why = f"workers cannot reach this program at {client.address!r}"
-        do = 'Give "client" in [hosts] an address that they reach, and start it again'
-        raise ConfigError(f"{why}. {do}.")
 
 
 def wait_for_workers(*, ask: bool = False) -> None:
