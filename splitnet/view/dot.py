@@ -68,13 +68,13 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
             name = title[lane]
             style.text_node(frame, name, rows[name], *placed[name][:2])
             for box in (box for box in shown.boxes if box.lane == lane):
-                look = _box_look(box, colors[box.facts.device], other is not None)
+                look = _box_look(box, colors[box.lane], other is not None)
                 look |= style.place_of(*placed[box.id])
                 frame.node(box.id, style.html_label(rows[box.id]), id=box.id, **look)
     box_of = {box.id: box for box in shown.boxes}
     for number, link in enumerate(shown.drawn):
         its = box_of[link.source], box_of[link.target]
-        look = _link_look(link, shown, *its, colors[its[0].facts.device])
+        look = _link_look(link, shown, *its, colors[its[0].lane])
         dot.edge(link.source, link.target, id=f"link-{number}", **look)
     right = max(rect[2] for rect in (hosts or frames).values())
     header = [*_header_rows(plan, shown, max(right, 620), other, audit)]

@@ -192,6 +192,19 @@ def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit():
     assert all(text.count(f"stand-in on CPU:{i}") == 1 for i in (0, 1))
 
 
+def test_boxes_have_the_color_of_their_lane():
+    """Also where a lane stands for several devices, of which one has the box."""
+    names = [f"gpu:{n}" for n in range(8)]
+    net = plans.Draft("wide", 32)
+    x = net.source("x")
+    parts = [net.part(f"b{n}", [x], ["Dense"], name) for n, name in enumerate(names)]
+    net.part("join", parts, ["Concatenate"], "cpu:0", kind="merge")
+    things = layout_of(net.plan(*names))["objects"]
+    lane, *_ = (thing for thing in things if thing["name"] == "cluster_lane-0")
+    its = [things[n] for n in lane["nodes"]]
+    assert {box["color"] for box in its if box["name"][:4] == "box-"} == {lane["color"]}
+
+
 @pytest.mark.parametrize("seed", [0, 1, 5, 6, 14, 18])
 def test_layout_of_a_random_net_has_nothing_out_of_place(seed):
     """No boxes or texts overlap; each box is in its lane only (3 to 400 branches)."""
