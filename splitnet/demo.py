@@ -20,13 +20,9 @@ import splitnet as sn
 ENOUGH = 0.94
 BATCH = 256
 
-_NOT_SHOWN = """
-CPU devices stood in for GPUs, which cannot show:
-  - speed: stand-ins share the processor; times in the table are estimates for GPUs
-  - memory: a stand-in has no limit of its own; the table's figures are estimates
-  - kernels: cuDNN and other GPU kernels did not run
-  - compilation: Keras uses XLA by default only if it finds a GPU
-"""
+_NOT_SHOWN = (
+    "\nCPU devices stood in for GPUs: speed, memory and GPU kernels are estimates.\n"
+)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ layers in TensorFlow 2.21 on two cores.
 
 import math
 import re
+import tomllib
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from operator import attrgetter
@@ -25,10 +26,8 @@ from splitnet.core.errors import DeclarationError, PlanFileError, repeated
 from splitnet.core.graph import Call, grouped
 from splitnet.core.serialization import decode, encode, load_file, write_json
 
-VIEWS = frozenset(
-    ["InputLayer", "Input", "Reshape", "Flatten", "Identity", "Activation:linear"]
-    + ["ExpandDims", "Squeeze", "StopGradient", "NotMask"]
-)
+_TABLE = tomllib.loads(Path(__file__).with_name("costs.toml").read_text("utf-8"))
+VIEWS = frozenset(_TABLE["views"].split())
 """Calls that only rename bytes: TensorFlow runs no kernel for them."""
 
 
@@ -42,15 +41,7 @@ class _Kernels(NamedTuple):
     kinds: str
 
 
-_PRODUCTS = r"(Einsum)?Dense|.*Attention|Dot|Matmul|Einsum|Tensordot"
-_CLASSES = {
-    "product": _Kernels(1.0, 1.0, 0.8, 3, _PRODUCTS),
-    "convolution": _Kernels(0.8, 1.0, 0.8, 3, r"(Separable)?Conv\dD(Transpose)?"),
-    "depthwise": _Kernels(0.1, 0.2, 0.5, 2, r"DepthwiseConv\dD"),
-    "gather": _Kernels(0.1, 0.1, 0.4, 1, r"Embedding|Take(AlongAxis)?|GetItem"),
-    "recurrence": _Kernels(0.25, 0.8, 0.8, 1, r"(Conv)?LSTM(\dD)?|GRU|.*RNN|Bidir.*"),
-    "element-wise": _Kernels(0.1, 0.2, 0.8, 1, r"(?s:.*)"),
-}
+_CLASSES = {name: _Kernels(*row) for name, row in _TABLE["kernels"].items()}
 _class_of = cache(
     lambda kind: next(n for n, one in _CLASSES.items() if re.fullmatch(one.kinds, kind))
 )
@@ -81,31 +72,22 @@ def _estimate(call: Call, device: Device, flops: float, times: int) -> float:
     return max(computing, moving) + times * launches * device.call_seconds
 
 
-# They keep one or two copies of each weight, Muon at most (keras/src/optimizers).
-_ONE = "rmsprop adagrad lion adafactor"
-_TWO = "adam adamw adamax nadam lamb adadelta ftrl muon schedulefreeadamw"
-_SLOTS = {"sgd": 0} | dict.fromkeys(_ONE.split(), 1) | dict.fromkeys(_TWO.split(), 2)
-_SHORT = {"momentum": "sgd+momentum", "amsgrad": "adam+amsgrad"}
-OPTIMIZER_ARGUMENTS: dict[str, tuple[str, Any, str]] = {
-    "momentum": ("momentum", 0.9, "sgd rmsprop"),
-    "centered": ("centered", True, "rmsprop"),
-    "amsgrad": ("amsgrad", True, "adam adamw"),
-    "ema": ("use_ema", True, " ".join(_SLOTS)),
-    "accumulation": ("gradient_accumulation_steps", 2, " ".join(_SLOTS)),
-}
-"""Arguments that keep one copy more, a value for each, and whose they are."""
+_SLOTS = {n: count for count, its in enumerate(_TABLE["slots"]) for n in its.split()}
+OPTIMIZER_ARGUMENTS: dict[str, tuple[str, Any, str]] = _TABLE["arguments"]
+"""Arguments that keep one copy more, a value for each, and whose they are, or ""."""
 
 
 def optimizer_name(optimizer: object) -> str:
     """Bring an optimizer, or its name, to what tells its slots: "rmsprop+momentum"."""
     if isinstance(optimizer, str):
         given = optimizer.strip().lower()
-        kind, *wanted = _SHORT.get(given, given).split("+")
+        kind, *wanted = _TABLE["short"].get(given, given).split("+")
     else:
         inner = getattr(optimizer, "inner_optimizer", optimizer)
         kind, has = type(inner).__name__.lower(), OPTIMIZER_ARGUMENTS.items()
         wanted = [n for n, (its, *_) in has if getattr(inner, its, None)]
-    known = [n for n, (*_, its) in OPTIMIZER_ARGUMENTS.items() if kind in its.split()]
+    takes = {n: its.split() or _SLOTS for n, (*_, its) in OPTIMIZER_ARGUMENTS.items()}
+    known = [name for name, its in takes.items() if kind in its]
     if not known or isinstance(optimizer, str) and not {*wanted} <= {*known}:
         fault = f"there is no known optimizer {optimizer!r}. Known: {', '.join(_SLOTS)}"
         fault += f"; with one slot more each: +{', +'.join(OPTIMIZER_ARGUMENTS)}"

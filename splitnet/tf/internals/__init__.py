@@ -53,15 +53,11 @@ def check_versions() -> None:
     if (backend := keras.backend.backend()) != "tensorflow":
         fault = f"splitnet cannot place models with the Keras backend {backend!r}"
         raise ConfigError(f"{fault}; set KERAS_BACKEND=tensorflow before any import.")
-    for library, here, (low, high), faults in (
-        ("Keras", keras.__version__, KERAS, missing("keras_api", PRIVATE["keras"])),
-        (
-            "TensorFlow",
-            tf.__version__,
-            TENSORFLOW,
-            missing("tf_api", PRIVATE["tensorflow"]),
-        ),
+    for library, module, here, (low, high) in (
+        ("Keras", "keras_api", keras.__version__, KERAS),
+        ("TensorFlow", "tf_api", tf.__version__, TENSORFLOW),
     ):
+        faults = missing(module, PRIVATE[library.lower()])
         lowest, highest = (".".join(map(str, version)) for version in (low, high))
         if not low <= tuple(map(int, here.split(".")[:2])) <= high:
             faults.append(f"{library} {here} is outside {lowest} to {highest}")

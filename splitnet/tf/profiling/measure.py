@@ -106,14 +106,14 @@ def measure(
     for labels, device in timed.items():
         watch = _Stopwatch(device)
         far = _memory_seconds(watch, block)
-        for (key, *flops), (call, *sort) in jobs.items():
+        for (key, *flops), (call, *how) in jobs.items():
             tell(next(shares), f"{call.name} on {device.name}")
             whole = {*call.weights} - {*call.lookups}
             again = far * sum(graph.weight[name].bytes for name in whole)
             # Weights are read, then read again and their gradients written.
             extra = again, 2 * again * (call.backward_flops > 0)
             cloner = Cloner(lambda _, on=watch.target: on, blueprint.originals)
-            took = _call_seconds(cloner, *sort, watch, batch)
+            took = _call_seconds(cloner, how, watch, batch)
             made = (took + extra).ravel().tolist()
             row = *made, costs.rows_of(call), *flops
             calls += (costs.CallSeconds(key, one, *row) for one in labels)
@@ -216,15 +216,12 @@ class _Loop:
         return _usual(one - taken for one in self.runs[size][1])
 
 
-def _call_seconds(
-    cloner: Cloner,
-    site: Site,
-    known: Site,
-    needed: list[bool],
-    watch: _Stopwatch,
-    batch: int,
-) -> Any:
-    """Seconds forward and backward, and what does not grow; `known` has all sizes."""
+def _call_seconds(cloner: Cloner, call: Any, watch: _Stopwatch, batch: int) -> Any:
+    """Seconds forward and backward, and what does not grow.
+
+    `call` is its site, the same with all sizes, and which inputs need gradients.
+    """
+    site, known, needed = call
     node, target = site.node, watch.target
     tensors, inputs = node.input_tensors, {}
     values = dict(zip(map(id, tensors), synthetic([*known.node.input_tensors], batch)))
