@@ -48,7 +48,7 @@ _plans: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
 class Health:
     """A worker is "healthy", "unresponsive" (it hangs) or "unreachable" (it died).
 
-    `incarnation` is what a healthy worker says of its devices, else after each start.
+    `incarnation` is what it says of its devices, which differs after each start.
     """
 
     host: Host
@@ -91,7 +91,8 @@ class Connection(AbstractContextManager["Connection"]):
     def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
         self.cluster, self._over = cluster, threading.Event()
         self._lost: dict[str, Health] = {}
-        self._first = {found.host.name: found.incarnation for found in self.health()}
+        self._first: dict[str, bytes] = {}  # incarnations
+        self.health()
         if watch_seconds:
             self._ends = {h.name: _ends(h.address) for h in workers_of(cluster)}
             watch = functools.partial(self._watch, watch_seconds)
@@ -102,7 +103,12 @@ class Connection(AbstractContextManager["Connection"]):
 
     def health(self, *, timeout_seconds: float = 2.0) -> list[Health]:
         """Ask every worker for its state; takes `timeout_seconds` at most."""
-        return probe(workers_of(self.cluster), timeout_seconds=timeout_seconds)
+        found = probe(workers_of(self.cluster), timeout_seconds=timeout_seconds)
+        for i, one in enumerate(found):
+            first = self._first.setdefault(one.host.name, one.incarnation)
+            if one.incarnation and first and one.incarnation != first:
+                found[i] = replace(one, state="restarted, and empty")
+        return found
 
     def close(self) -> None:
         """Stop the health check; TensorFlow cannot leave a cluster."""
@@ -113,7 +119,7 @@ class Connection(AbstractContextManager["Connection"]):
         while not self._over.wait(every):
             for found in self.health(timeout_seconds=max(every, 0.5)):
                 name = found.host.name
-                missed[name] = missed[name] + 1 if found.state != "healthy" else 0
+                missed[name] = 0 if found.incarnation else missed[name] + 1
                 if missed[name] >= _PATIENCE:  # each round: TensorFlow connects again
                     self._lost[name] = found
                     _close_connections(self._ends[name])
@@ -131,13 +137,8 @@ class Connection(AbstractContextManager["Connection"]):
             raise self._loss(self._lost)
 
     def _unwell(self) -> dict[str, Health]:
-        self._lost = {}
-        for found in self.health(timeout_seconds=_LONG_SECONDS):
-            name = found.host.name
-            if found.state != "healthy":
-                self._lost[name] = found
-            elif found.incarnation != self._first[name]:
-                self._lost[name] = replace(found, state="restarted, and empty")
+        found = self.health(timeout_seconds=_LONG_SECONDS)
+        self._lost = {h.host.name: h for h in found if h.state != "healthy"}
         return self._lost
 
     def _loss(self, bad: dict[str, Health], reason: str = "") -> WorkerError:
