@@ -158,6 +158,7 @@ def branch(net, read, **more):
 
 OTHER = "uses 'x' of another net, 'other'"
 UNUSED = "leads to no output; use it or remove it"
+TAKEN, NAME = "the name 'y' is taken by the output at", "needs a name of printable"
 
 
 @pytest.mark.parametrize(
@@ -173,15 +174,9 @@ UNUSED = "leads to no output; use it or remove it"
         (lambda n: [branch(n, x(sn.Net("other")))], f"branch 'a' {OTHER}"),
         (lambda n: [n.input("x", 4)], "the shape must be a tuple such"),
         (lambda n: [n.input("x", b"ab")], "the shape must be a tuple such"),
-        *(
-            (lambda n, s=name: [x(n, s)], "needs a name of printable")
-            for name in ("", 3, ["x"], "a/b", "a\x1b[2J")
-        ),
+        *((lambda n, s=s: [x(n, s)], NAME) for s in ("", 3, ["x"], "a/b", "a\x1b[2J")),
         (lambda n: n.output(x(n), "größe"), "an output needs a name of ASCII"),
-        (
-            lambda n: [n.output(x(n, name), "y") for name in "ab"] and (),
-            "the name 'y' is taken by the output at",
-        ),
+        (lambda n: [n.output(x(n, name), "y") for name in "ab"] and (), TAKEN),
         (lambda n: [n.output(r) for r in [x(n)] * 2] and (), "'x' is taken by the out"),
         (lambda n: [branch(n, x(n), near="x")], "near= takes what a branch returned."),
         *(
@@ -218,19 +213,15 @@ def test_all_faults_come_at_once_with_their_lines():
 
 A, NEAR = {"on": "gpu:0"}, {"near": "a"}
 BESIDE = {"near": "c", "apart": "b"}
+BOUND = r"\.py:\d+: 'c' must be apart from 'a', but near= binds them to one device"
+SHARE = r"\.py:\d+: near= binds .* share a device: 'a' on gpu:0; 'c' on gpu:1"
 
 
 @pytest.mark.parametrize(
     ("constraints", "said"),
     [
-        (
-            ({}, NEAR, {"near": "b", "apart": "a"}),
-            r"\.py:\d+: 'c' must be apart from 'a', but near= binds them to one device",
-        ),
-        (
-            (A, NEAR, {"on": "gpu:1", "near": "b"}),
-            r"\.py:\d+: near= binds .* share a device: 'a' on gpu:0; 'c' on gpu:1",
-        ),
+        (({}, NEAR, {"near": "b", "apart": "a"}), BOUND),
+        ((A, NEAR, {"on": "gpu:1", "near": "b"}), SHARE),
         ((A, A | {"apart": "a"}), "'b' must be apart from 'a', but both are on gpu:0"),
         ((A, NEAR, A, BESIDE), "'d' must be apart from 'b', but both are on gpu:0"),
         ((A, A | NEAR, {"apart": "a", "on": "gpu:1"}, {"near": "c"}), "^$"),

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
+from splitnet import Cluster, DeclarationError, DeviceError, SplitnetError
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import violations
 from splitnet.planner.evaluate import score
@@ -20,6 +19,10 @@ CALLS = chain(names=("dense", "dense_1", "enc_0", "enc_1"))
 APART = altered(two_towers(), "parts", "tell", apart=("see",))
 AT_HOME = {"see": "cpu:0", "tell": "cpu:0"}
 ON_WORKER = dict.fromkeys(AT_HOME, "worker:0/cpu:0")
+OTHER_GPU = "gpu:5 is not available; another gpu is used"
+NEXT_CPU = "gpu:9 is not available; cpu is next in the list"
+NEXT_GPU = "gpu:0 is full; gpu:1 is next in the list"
+RULED_OUT = "gpu:0 is full or ruled out by near= or apart=; cpu:0 is next in the list"
 
 
 def wanting(graph, **on):
@@ -31,23 +34,10 @@ def wanting(graph, **on):
 @pytest.mark.parametrize(
     ("graph", "box", "expected", "reason"),
     [
-        (
-            wanting(two_towers(), tell="gpu:5"),
-            *(TWO, {"tell": "gpu:1"}, "gpu:5 is not available; another gpu is used"),
-        ),
-        (
-            wanting(chain(1), c0="gpu:9 cpu"),
-            *(TWO, {"c0": "cpu:0"}, "gpu:9 is not available; cpu is next in the list"),
-        ),
-        (
-            wanting(two_towers(), tell="gpu:0 gpu:1"),
-            *(TWO, {"tell": "gpu:1"}, "gpu:0 is full; gpu:1 is next in the list"),
-        ),
-        (
-            altered(two_towers(), "parts", "tell", apart=("see",), on=("gpu:0", "cpu")),
-            *(TWO, {"tell": "cpu:0"}),
-            "gpu:0 is full or ruled out by near= or apart=; cpu:0 is next in the list",
-        ),
+        (wanting(two_towers(), tell="gpu:5"), TWO, {"tell": "gpu:1"}, OTHER_GPU),
+        (wanting(chain(1), c0="gpu:9 cpu"), TWO, {"c0": "cpu:0"}, NEXT_CPU),
+        (wanting(two_towers(), tell="gpu:0 gpu:1"), TWO, {"tell": "gpu:1"}, NEXT_GPU),
+        (wanting(APART, tell="gpu:0 cpu"), TWO, {"tell": "cpu:0"}, RULED_OUT),
         (two_towers(), "cpu", AT_HOME, "there is no gpu available"),
         (APART, "2*cpu", AT_HOME | {"tell": "cpu:1"}, "there is no gpu available"),
         (two_towers(), "cpu worker:0/cpu", ON_WORKER, "there is no gpu available"),

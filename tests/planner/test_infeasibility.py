@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import InfeasibleError
+from splitnet import Cluster, InfeasibleError
 from splitnet.core.plan import OBJECTIVES, PlanOptions
 from splitnet.planner import planner
 from splitnet.planner.evaluate import score

@@ -23,6 +23,7 @@ ENDS = (3, 5), (3, 7), (5, 9), (7, 9)
 EDGES = [{"sourceId": a, "destId": b, "cost": 0.25} for a, b in ENDS]
 DIAMOND = MACHINE | {"nodes": NODES, "edges": EDGES}
 """Two of its nodes share a colour, on two accelerators and a core."""
+NEITHER = r"nodes\[1\].supportedOnFpga: expected `int` <= 1"
 
 
 def max_load(data, device_of):
@@ -70,10 +71,7 @@ def test_a_planned_workload_is_worth_its_maximum_load(data, contiguity):
         (lambda w: w["nodes"][1].update(id=9), r"nodes\[0\].id: 9 is the id"),
         (lambda w: w["nodes"][1].update(size=-1), r"\[1\].size: expected `float` >= 0"),
         (lambda w: w["nodes"][1].pop("cpuLatency"), "cpuLatency"),
-        (
-            lambda w: w["nodes"][1].update(supportedOnFpga=2),
-            r"nodes\[1\].supportedOnFpga: expected `int` <= 1",
-        ),
+        (lambda w: w["nodes"][1].update(supportedOnFpga=2), NEITHER),
         (lambda w: w["edges"][0].update(destId=4), "no node has id 4"),
         (lambda w: w["edges"][1].update(cost=9.0), "node 3 has one output cost"),
         (lambda w: w["edges"][0].update(sourceId=9, destId=3, cost=0), "a cycle"),

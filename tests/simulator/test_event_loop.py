@@ -17,6 +17,8 @@ THREE = [dense("a", out=2), dense("b"), dense("c")]
 TWO_CALLS = [dense("a"), dense("b", seconds=5.0), dense("c1", "c"), dense("c2", "c")]
 FOUR = [dense("a", out=2), dense("d", out=2), dense("b"), dense("c")]
 EARLY = [dense("a", out=2), dense("d", seconds=0.0, out=2), dense("b"), dense("c")]
+QUEUE = graph([dense("a"), dense("b", seconds=2.0)], "a-b")
+SENT = graph([dense("a", out=3), dense("b")], "a-b")
 LATE, BUSY = {"latency": 10.0, "gap": 1.0}, {"overhead": 3.0}
 
 
@@ -25,17 +27,9 @@ LATE, BUSY = {"latency": 10.0, "gap": 1.0}, {"overhead": 3.0}
     [
         # The update of b is ready at 7 and queues behind a', which is ready as early
         # and has a lower number.
-        (
-            graph([dense("a"), dense("b", seconds=2.0)], "a-b"),
-            *("00", {}, True),
-            "a 0-1, b 1-3, b' 3-7, a' 7-9, b* 9-10, a* 10-11",
-        ),
+        (QUEUE, "00", {}, True, "a 0-1, b 1-3, b' 3-7, a' 7-9, b* 9-10, a* 10-11"),
         # 3 bytes take 3 seconds each way; b updates while its gradient is on the way.
-        (
-            graph([dense("a", out=3), dense("b")], "a-b"),
-            *("01", {}, True),
-            "a>b 1-4, b 4-5, b' 5-7, b>a' 7-10, b* 7-8, a' 10-12",
-        ),
+        (SENT, "01", {}, True, "a>b 1-4, b 4-5, b' 5-7, b>a' 7-10, b* 7-8, a' 10-12"),
         # b and c share the copy of a's output, and one gradient crosses after both.
         (
             graph([*TWO, dense("c")], "a-b a-c"),
