@@ -95,7 +95,7 @@ def test_all_faults_come_at_once(settled):
         assert said in str(caught.value)
 
 
-def test_settings_file_is_found_upwards_or_named(tmp_path):
+def test_settings_file_is_found_upwards_or_named_or_the_projects(tmp_path):
     (tmp_path / "splitnet.toml").write_text("cpu_threads = 1\n")
     (tmp_path / "named.toml").write_text("cpu_threads = 7\n")
     (tmp_path / "broken.toml").write_text("cpu_threads = = 1")
@@ -110,12 +110,8 @@ def test_settings_file_is_found_upwards_or_named(tmp_path):
     for name, said in (("none.toml", "No such file"), ("broken.toml", "it is not TO")):
         with pytest.raises(ConfigError, match=f"settings file '.*{name}': {said}"):
             named(name)
-
-
-def test_settings_may_be_in_the_project_file(tmp_path):
-    """A table of pyproject.toml, however spelled; a nearer file without one is not."""
-    inner = tmp_path / "inner"
-    inner.mkdir()
+    # Or in a table of pyproject.toml, however spelled; not in a nearer one without it.
+    (tmp_path / "splitnet.toml").unlink()
     (inner / "pyproject.toml").write_text("[tool.other]\n")
     for text in ("[tool.splitnet]\ncpu_threads = 5", "tool.splitnet.cpu_threads = 5"):
         (tmp_path / "pyproject.toml").write_text(text)
