@@ -16,7 +16,6 @@ from splitnet.simulator.step_graph import step_graph
 from tests.zoo import random_dag
 
 BOX = Cluster.of("3*gpu", "cpu", link="1 GB/s", latency="20 us")
-every = pytest.mark.parametrize("seed", range(40))
 
 
 def step_and_devices(seed):
@@ -47,9 +46,13 @@ def step_and_devices(seed):
     return step, [number[part] for part in step.parts]
 
 
-@every
-def test_every_task_runs_once_after_all_that_it_depends_on(seed):
-    """Readers start after their inputs, backward tasks after gradients and forward."""
+@pytest.mark.parametrize("seed", range(40))
+def test_every_task_runs_once_after_all_it_depends_on_and_memory_stands(seed):
+    """Readers start after their inputs, backward tasks after gradients and forward.
+
+    A peak is that of its curve, and no less than what stands; other numbers of GPUs
+    change neither times nor bytes.
+    """
     step, device = step_and_devices(seed)
     run, n = run_step(step, device), step.count
     arrived = {(c.item, c.target): c.stop for c in run.copies if not c.is_gradient}
@@ -78,13 +81,6 @@ def test_every_task_runs_once_after_all_that_it_depends_on(seed):
         spans.setdefault((copy.source, copy.target), []).append((copy.start, copy.stop))
     for its in map(sorted, spans.values()):
         assert all(one[1] <= two[0] for one, two in pairwise(its))
-
-
-@every
-def test_the_peak_is_no_less_than_what_stands(seed):
-    """That of its curve; other numbers of GPUs change neither times nor bytes."""
-    step, device = step_and_devices(seed)
-    run = run_step(step, device)
     found = memory_of(step, device, run)
     for where, memory in enumerate(found):
         units = [one for one, place in zip(step.units, device) if place == where]
