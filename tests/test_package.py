@@ -5,15 +5,13 @@ import tarfile
 import tomllib
 import zipfile
 from email.parser import HeaderParser
-from pathlib import Path
 
 import pytest
 
 import splitnet as sn
 from tests.child import python
+from tests.test_pages import ROOT
 from tests.zoo import shared
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def built(folder, source, kind):

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import splitnet as sn
-from splitnet.core.cluster import Cluster
 from splitnet.planner.plan_file import plan_to_dict
 from tests.planner.test_workloads import MACHINE, node
 from tests.zoo import shared
@@ -13,7 +12,7 @@ from tests.zoo import shared
 
 @pytest.fixture(scope="session")
 def saved_plan():
-    plan = sn.plan(shared(flops=1e9), Cluster.of("2*gpu", "cpu"))
+    plan = sn.plan(shared(flops=1e9), sn.Cluster.of("2*gpu", "cpu"))
     return json.dumps(plan_to_dict(plan))
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 import splitnet as sn
-from splitnet.core.cluster import Cluster
-from splitnet.planner.plan_file import load_plan
 from tests.child import python
 from tests.zoo import chain
 
@@ -22,15 +20,15 @@ def test_plan_of_a_saved_plan_shows_its_figures(cli, plan_file, tmp_path, monkey
     assert figures["value"] >= figures["bound"] > 0
     assert (figures["device_of"]["right"], figures["fallbacks"]) == ("gpu:1", [])
     assert figures["largest_batch"] > 32
-    assert load_plan(saved).device_of["left"] == "gpu:0"
+    assert sn.load_plan(saved).device_of["left"] == "gpu:0"
     fallbacks = cli(f"plan {saved} --cluster gpu,cpu --json").answer["fallbacks"]
     assert [one["requested"] for one in fallbacks] == ["gpu:1"]
     monkeypatch.setattr("splitnet.cli.commands._MOST_SAMPLES", 64)
     how = "--objective memory --optimizer sgd --inference --contiguity convex"
     assert ": 64 or more\n" in cli(f"{words} -o {saved} {how}").out
-    assert cli(f"plan {saved} --json").answer["value"] == load_plan(saved).value
+    assert cli(f"plan {saved} --json").answer["value"] == sn.load_plan(saved).value
     cli(f"plan {saved} --strategy auto -o {saved}")
-    assert load_plan(saved).contiguity == "convex"
+    assert sn.load_plan(saved).contiguity == "convex"
     pins = "--pin left=gpu:1 --pin join=gpu:0,cpu"
     device_of = cli(f"{words} --json {pins}").answer["device_of"]
     assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")
@@ -41,14 +39,14 @@ def test_plan_of_a_saved_plan_shows_its_figures(cli, plan_file, tmp_path, monkey
 
 def test_plan_chooses_a_strategy_that_simulate_keeps(cli, tmp_path):
     source, saved = tmp_path / "chain.json", tmp_path / "saved.json"
-    sn.plan(chain(2, flops=2e10), Cluster.of("2*gpu"), time_limit=0.2).save(source)
+    sn.plan(chain(2, flops=2e10), sn.Cluster.of("2*gpu"), time_limit=0.2).save(source)
     words = f"plan {source} --cluster 2*gpu --memory 9MiB --time-limit 0.2 -o"
     cli(f"{words} {saved} --strategy auto --microbatches 4 --schedule gpipe")
-    plan = load_plan(saved)
+    plan = sn.load_plan(saved)
     # Calls that run together on one device are placed one by one on several.
-    sn.plan(chain(2, flops=2e10), Cluster.of("gpu"), regroup=True).save(source)
+    sn.plan(chain(2, flops=2e10), sn.Cluster.of("gpu"), regroup=True).save(source)
     cli(f"{words} {source}")
-    assert load_plan(source).regroup
+    assert sn.load_plan(source).regroup
     assert str(plan.execution) == "in 4 micro-batches (gpipe)"
     assert cli(f"simulate {saved} --json").answer["seconds"] == plan.seconds
     cli(f"plan {source} --cluster 2*gpu -o {saved} --strategy auto --towers 2")
