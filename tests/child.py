@@ -7,15 +7,9 @@ import sys
 
 def run(*command, code=0, cwd=None, seconds=None, **environ):
     """Run a command to its end, with this exit code; splitnet and tests are found."""
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
-        timeout=seconds,
-        check=False,
-    )
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    how = {"cwd": cwd, "timeout": seconds, "env": os.environ | paths | environ}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
     assert done.returncode == code, done.stdout[-4000:] + done.stderr[-4000:]
     return done
 

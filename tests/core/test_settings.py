@@ -26,10 +26,9 @@ def test_settings_code_beats_environment_beats_file(settled):
     file = "cpu_threads = 1\ninter_op_threads = 1\ncpu_devices = 1\n"
     environ = {"SPLITNET_CPU_THREADS": "2", "SPLITNET_INTER_OP_THREADS": "2"}
     settings = settled({"cpu_threads": 3}, environ, file)
-    assert [
-        (settings[n], settings.all[n].origin)
-        for n in ("cpu_threads", "inter_op_threads", "cpu_devices")
-    ] == [(3, "code"), (2, "environment"), (1, "file")]
+    names = "cpu_threads", "inter_op_threads", "cpu_devices"
+    found = [(settings[name], settings.all[name].origin) for name in names]
+    assert found == [(3, "code"), (2, "environment"), (1, "file")]
 
 
 @pytest.mark.parametrize(

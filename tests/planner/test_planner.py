@@ -40,10 +40,8 @@ def test_plan_in_one_piece_each_returns_to_no_device(contiguity):
     both = "free", contiguity
     free, plan = (plan_graph(graph, BOX, contiguity=one, **how) for one in both)
     assert plan_graph(graph, BOX, regroup=True, **how).value < 100 * MIB  # not convex
-    runs = [
-        [device for device, _ in groupby(one.device_of[p.name] for p in graph.parts)]
-        for one in (free, plan)
-    ]
+    where = [[one.device_of[p.name] for p in graph.parts] for one in (free, plan)]
+    runs = [[device for device, _ in groupby(its)] for its in where]
     assert len(runs[0]) > len(set(runs[0]))
     assert len(runs[1]) == len(set(runs[1])) > 1
 

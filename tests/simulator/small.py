@@ -26,10 +26,8 @@ class Seconds:
 def box(devices=2, *, latency=0.0, gap=None, part=0, overhead=0.0):
     """GPUs, links of 1 byte a second, and `part` seconds for each call of a part."""
     gpus = (Device.of(f"gpu:{i}") for i in range(devices))
-    return Cluster(
-        tuple(replace(gpu, part_seconds=float(part)) for gpu in gpus),
-        (Link("*", "*", 1.0, latency, gap, overhead),),
-    )
+    links = (Link("*", "*", 1.0, latency, gap, overhead),)
+    return Cluster(tuple(replace(gpu, part_seconds=float(part)) for gpu in gpus), links)
 
 
 def dense(name, part=None, *, seconds=1.0, out=1, weights=None, **more):

@@ -17,10 +17,8 @@ def random_plan(seed):
     count = round(3 * (400 / 3) ** draw.random())
     gpus = draw.randint(1, 31)
     hosts = draw.choice([1, 1, 1, 4])
-    names = [
-        f"worker:{n % hosts}/gpu:{n // hosts}" if hosts > 1 else f"gpu:{n}"
-        for n in range(gpus)
-    ]
+    name = "worker:{1}/gpu:{0}" if hosts > 1 else "gpu:{0}"
+    names = [name.format(*divmod(n, hosts)) for n in range(gpus)]
     net = Draft(f"random {seed}", 32)
     before = [net.source("x")]
     alike = draw.random() < 0.3

@@ -92,11 +92,8 @@ def plan_by_hand(graph, cluster, device_of, fallbacks=()):
     plan = replace(plan, bound=0.9 * plan.seconds)
     advice = ("the CPU merge 'join' costs 12 %: on='gpu:0' would save it",)
     verdict = Verdict(plan, "gpu:0", 1.5 * plan.seconds, advice)
-    reasons = {
-        part.name: part.kind if part.kind != "branch" else wish
-        for part in graph.parts
-        for wish in ["cost" if part.on == ("auto",) else "pin"]
-    }
+    reasons = {p.name: "cost" if p.on == ("auto",) else "pin" for p in graph.parts}
+    reasons |= {p.name: p.kind for p in graph.parts if p.kind != "branch"}
     reasons |= {fallback.part: "fallback" for fallback in fallbacks}
     placements = tuple(replace(p, reason=reasons[p.part]) for p in plan.placements)
     made = {"placements": placements, "fallbacks": tuple(fallbacks)}
@@ -142,12 +139,9 @@ def siamese():
 def towers(count, gpus=4, names="tower"):
     """Like branches over several devices, one merge, one head."""
     draft = Draft(f"{names}s of {count}", 64)
-    draft.source("pixels", (32, 32, 3))
-    kinds = ["Conv2D", "Pool", "Dense"]
-    its = [
-        draft.part(f"{names}_{n}", ["pixels"], kinds, f"gpu:{n % gpus}")
-        for n in range(count)
-    ]
+    x, kinds = [draft.source("pixels", (32, 32, 3))], ["Conv2D", "Pool", "Dense"]
+    at = [f"gpu:{n % gpus}" for n in range(count)]
+    its = [draft.part(f"{names}_{n}", x, kinds, on) for n, on in enumerate(at)]
     draft.merge("average", its, "Average")
     draft.part("head", ["average"], at="gpu:0", shape=(10,))
     return draft.plan(f"{gpus}*gpu")

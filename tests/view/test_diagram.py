@@ -90,11 +90,9 @@ def test_dot_of_folds_what_repeats(plan, count, times):
 
 def test_dot_of_counts_nodes_of_a_workload_as_equal_by_their_times():
     """They have no shapes: equal ones are counted, and the slow one is alone."""
-    calls = tuple(
-        Call(f"n{n}", f"n{n}", "Node", seconds_on=(("gpu", 2.0 if n == 9 else 1.0),))
-        for n in range(31)
-    )
-    names = [call.name for call in calls]
+    names = [f"n{n}" for n in range(31)]
+    took = {name: (("gpu", 2.0 if name == "n9" else 1.0),) for name in names}
+    calls = tuple(Call(name, name, "Node", seconds_on=took[name]) for name in names)
     edges = tuple(map(Tensor, names, names[1:]))
     graph = Graph("work", 1, calls, edges, (), tuple(map(Part, names)), (names[-1],))
     plan = score(graph, sn.Cluster.of("gpu", "cpu"), {"*": "gpu:0"})

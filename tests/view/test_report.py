@@ -45,12 +45,8 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-PLANS = {
-    "siamese": plans.siamese(),
-    "towers": plans.towers(30),
-    "one": plans.one(),
-    "tangle": plans.tangle(300, 8),
-}
+PLANS = {"siamese": plans.siamese(), "towers": plans.towers(30), "one": plans.one()}
+PLANS["tangle"] = plans.tangle(300, 8)
 
 
 @cache

@@ -59,10 +59,8 @@ def random_groups(draw, count, cluster, *, some_apart):
     names = cluster.names
     a, b = draw.sample(range(count), 2)
     apart = {a: (b,), b: (a,)} if some_apart else {}
-    return [
-        Group((), names[:-1] if draw.random() < 0.1 else names, apart.get(i, ()))
-        for i in range(count)
-    ]
+    allowed = [names[:-1] if draw.random() < 0.1 else names for _ in range(count)]
+    return [Group((), its, apart.get(i, ())) for i, its in enumerate(allowed)]
 
 
 def step_problem(count, seed, *, gpus=2, overhead=0.0, **changes):
