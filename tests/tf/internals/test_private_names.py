@@ -1,7 +1,6 @@
 """Private names of Keras and TensorFlow: in one room, checked when it is imported."""
 
 import ast
-from pathlib import Path
 
 import keras
 import pytest
@@ -9,9 +8,9 @@ import tensorflow as tf
 
 import splitnet as sn
 from splitnet.tf import internals
+from tests.test_architecture import ROOMS, ROOT, TREES
 
-PACKAGE = Path(sn.__file__).parent
-ROOMS = ("tf", "api.py", "callbacks.py", "demo.py")
+INSIDE = "splitnet.tf.internals"
 OWN = ("_asdict", "_replace", "_exit", "_getframe", "_fields")
 
 
@@ -31,31 +30,23 @@ def private_names(tree):
 
 
 def test_private_names_stand_in_internals_only():
-    files = [
-        path
-        for room in ROOMS
-        for path in [PACKAGE / room, *(PACKAGE / room).rglob("*.py")]
-        if path.suffix and path.parent.name != "internals"
-    ]
-    strays = [
-        f"{path}: {found}"
-        for path in files
-        for found in private_names(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert len(files) > 40
-    assert strays == []
+    rooms = ("tf", "api", "callbacks", "demo")
+    names = [n for n in ROOMS if ROOMS[n] in rooms and not n.startswith(INSIDE)]
+    strays = {name: [*private_names(TREES[name])] for name in names}
+    assert len(names) > 40
+    assert {name: found for name, found in strays.items() if found} == {}
 
 
 def test_every_private_name_is_listed_with_its_reason():
     """Those that are checked, and those that are imported."""
     tables = [text for its in internals.PRIVATE.values() for text in its.values()]
     names = {name for text in tables for name in text.split()}
-    for path in Path(internals.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for tree in [TREES[name] for name in TREES if name.startswith(INSIDE)]:
+        for node in ast.walk(tree):
             inside = ("keras.", "tensorflow.")
             if isinstance(node, ast.ImportFrom) and node.module.startswith(inside):
                 names |= {one.name for one in node.names}
-    page = (PACKAGE.parent / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     assert len(names) > 60
     assert [name for name in names if f"`{name}`" not in page] == []
 
