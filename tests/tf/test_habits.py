@@ -29,7 +29,7 @@ def device_of(text, layer):
     return row.rstrip("│ ").rpartition("│")[2].strip()
 
 
-def test_summary_has_a_device_for_every_layer(model):
+def test_summary_has_a_device_for_every_layer(model, capsys):
     """Inputs, shared layers, long names, what is nested; the table stays straight."""
     text = sn.summary(model, expand_nested=True, show_trainable=True)
     assert device_of(text, "x") == "cpu:0"
@@ -42,9 +42,6 @@ def test_summary_has_a_device_for_every_layer(model):
     some = sn.summary(model, layer_range=("add", "nested"))
     assert device_of(some, "add") == "cpu:0"
     assert device_of(some, "nested") == "gpu:1"
-
-
-def test_model_summary_shows_devices(model, capsys):
     model.summary()
     shown = capsys.readouterr().out
     said = []
