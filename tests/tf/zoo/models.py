@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import keras
 import numpy as np
-from keras import layers, ops
+from keras import layers, ops, tree
 
 from tests.tf import check
 from tests.tf.check import Case
@@ -30,13 +30,9 @@ def model(build):
 
 def made_up(built, batch=ROWS):
     """A model with a batch for it; a third of whole numbers is 0, as padding is."""
-    x = keras.tree.map_structure(
-        lambda tensor: _input(tensor, batch),
-        built.inputs[0] if isinstance(built, keras.Sequential) else built.input,
-    )
-    y = keras.tree.map_structure(
-        lambda tensor: np.asarray(_input(tensor, batch), "float32"), built(x)
-    )
+    entry = built.inputs[0] if isinstance(built, keras.Sequential) else built.input
+    x = tree.map_structure(lambda t: _input(t, batch), entry)
+    y = tree.map_structure(lambda t: np.asarray(_input(t, batch), "float32"), built(x))
     return Case(built, x, y, sizes=(batch, batch))
 
 
@@ -86,21 +82,14 @@ def prepared_columns():
     scale = layers.Normalization(axis=-1)
     scale.adapt(np.array([[20.0], [40.0], [61.0]]))
     bins = layers.Discretization(bin_boundaries=[18.0, 40.0, 65.0])
-    columns = [
-        look_up(city),
-        scale(age),
-        layers.CategoryEncoding(4, output_mode="one_hot")(bins(age)),
-        layers.Flatten()(layers.Embedding(8, 3)(layers.Hashing(8)(city))),
-    ]
+    coded = layers.CategoryEncoding(4, output_mode="one_hot")(bins(age))
+    hashed = layers.Flatten()(layers.Embedding(8, 3)(layers.Hashing(8)(city)))
+    columns = [look_up(city), scale(age), coded, hashed]
     x = layers.Dense(8, activation="relu")(layers.Concatenate()(columns))
-    outputs = {
-        "stays": layers.Dense(1, activation="sigmoid", name="stays")(x),
-        "spends": layers.Dense(1, name="spends")(x),
-    }
-    batch = {
-        "city": np.array([["ulm"], ["bad\nems"], ["rom"], ["ulm"]], object),
-        "age": np.array([[17.0], [33.0], [50.0], [80.0]], "float32"),
-    }
+    outputs = {"stays": layers.Dense(1, activation="sigmoid", name="stays")(x)}
+    outputs["spends"] = layers.Dense(1, name="spends")(x)
+    batch = {"city": np.array([["ulm"], ["bad\nems"], ["rom"], ["ulm"]], object)}
+    batch["age"] = np.array([[17.0], [33.0], [50.0], [80.0]], "float32")
     y = {"stays": np.array([[0.0], [1], [1], [0]]), "spends": numbers(1)}
     loss = {"stays": "binary_crossentropy", "spends": "mae"}
     made = keras.Model({"city": city, "age": age}, outputs)
@@ -114,11 +103,10 @@ class Loops(layers.Layer):
         self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), name="kernel")
 
     def call(self, inputs):
-        _, x = ops.while_loop(
-            lambda i, x: i < 3,
-            lambda i, x: (i + 1, ops.tanh(x @ self.kernel)),
-            (0, inputs),
-        )
+        def once(i, x):
+            return i + 1, ops.tanh(x @ self.kernel)
+
+        _, x = ops.while_loop(lambda i, x: i < 3, once, (0, inputs))
         total, _ = ops.scan(lambda acc, row: (acc + ops.sin(row), acc), x[0] * 0.0, x)
         x = ops.cond(ops.sum(total) > 0, lambda: x * 2.0, lambda: x @ self.kernel)
         return total + ops.vectorized_map(lambda row: row * ops.sum(row), x)
