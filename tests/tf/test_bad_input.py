@@ -138,13 +138,9 @@ def test_layer_that_hides_variables_is_named(cluster):
     def helper(t):
         return held["a"][0](t)
 
-    functions = [
-        lambda t: t * variable,
-        lambda t: helper(t) + 1,
-        functools.partial(lambda layer, t: layer(t), dense),
-        lambda t, layer=dense: layer(t),
-        dense.call,
-    ]
+    functions = [lambda t: t * variable, lambda t: helper(t) + 1, dense.call]
+    functions.append(functools.partial(lambda layer, t: layer(t), dense))
+    functions.append(lambda t, layer=dense: layer(t))
     hiding = [layers.Lambda(function, name="odd") for function in functions]
     for layer in [*hiding, odd(Attached, function=tf.abs, kept=variable)]:
         model, words = around(layer), "hides variables from Keras: kept"
@@ -265,16 +261,14 @@ class Steps(keras.Sequential):
         return {}
 
 
+CALLED = "'mine' .Own. is subclassed: its call is code.*body of a branch"
 OWN_STEP = "'mine' .Steps. is subclassed: its train_step is .*Model.inputs, out"
 
 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (
-            lambda: Own(x := keras.Input((3,)), layers.Dense(2)(x), name="mine"),
-            "'mine' .Own. is subclassed: its call is code.*body of a branch",
-        ),
+        (lambda: Own(x := keras.Input((3,)), layers.Dense(2)(x), name="mine"), CALLED),
         (lambda: Steps([keras.Input((3,)), layers.Dense(2)], name="mine"), OWN_STEP),
         (lambda: keras.Sequential([layers.Dense(2)], name="s"), "'s' is not built"),
         (lambda: 42, "a model is a splitnet.Net, a keras.Model, or .* Received: 42"),

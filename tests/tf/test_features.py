@@ -31,10 +31,8 @@ def source():
     right = layers.Dense(5, "relu", activity_regularizer="l1", name="right")(b)
     right = layers.Dropout(0.4, name="drop")(right)
     both = layers.Concatenate(name="both")([left, right])
-    outputs = {
-        "kind": layers.Dense(3, "softmax", name="kind")(both),
-        "size": layers.Dense(1, name="size")(both),
-    }
+    outputs = {"kind": layers.Dense(3, "softmax", name="kind")(both)}
+    outputs["size"] = layers.Dense(1, name="size")(both)
     return keras.Model({"a": a, "b": b}, outputs, name="two")
 
 
@@ -49,12 +47,9 @@ def placed(model):
 
 def compiled(model, **more):
     """The model with a loss for each output; the plain one runs eagerly."""
-    options = {
-        "optimizer": keras.optimizers.SGD(0.01, momentum=0.9),
-        "loss": {"kind": "sparse_categorical_crossentropy", "size": "mse"},
-        "run_eagerly": not placed(model),
-    }
-    model.compile(**options | more)
+    loss = {"kind": "sparse_categorical_crossentropy", "size": "mse"}
+    options = {"optimizer": keras.optimizers.SGD(0.01, momentum=0.9), "loss": loss}
+    model.compile(**options | {"run_eagerly": not placed(model)} | more)
     return model
 
 

@@ -11,10 +11,8 @@ import splitnet as sn
 def far():
     net = sn.Net("far")
     x = net.input("x", (6,))
-    branches = [
-        net.branch(f"b{i}", x, layers.Dense(3, name=f"d{i}"), on=f"gpu:{i}")
-        for i in range(4)
-    ]
+    its = [layers.Dense(3, name=f"d{i}") for i in range(4)]
+    branches = [net.branch(f"b{i}", x, d, on=f"gpu:{i}") for i, d in enumerate(its)]
     net.output(net.merge("sum", branches, layers.Add(), on=["gpu:3", "cpu"]))
     box = sn.Cluster.of("5*gpu", "cpu", memory="16 GiB")
     return net, sn.plan(net, box, batch=4, time_limit=0.1)

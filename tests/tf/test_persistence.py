@@ -128,10 +128,8 @@ def test_export_names_no_device_and_leaves_all_placed(trained, case, cluster, tm
     served = str(tmp_path / "served"), "serve"
     layer, pins = keras.layers.TFSMLayer(*served), {"*": "gpu:1"}
     source = keras.Model(entry, layers.Dense(2)(layer(entry)))
-    first, second = (
-        emitted(source, cluster, {"copy": one}, ("sgd", "mse"), pins=pins)
-        for one in (True, False)
-    )
+    first = emitted(source, cluster, {"copy": True}, ("sgd", "mse"), pins=pins)
+    second = emitted(source, cluster, {"copy": False}, ("sgd", "mse"), pins=pins)
     plain = sn.unplace(first)
     for one in (first, second, plain):
         one.train_on_batch(case.x, case.y)

@@ -77,10 +77,8 @@ def card(index, **more):
 
 
 def limits(machine):
-    return {
-        machine.gpus.index(gpu): [part.memory_limit for part in parts]
-        for gpu, parts in machine.logical.items()
-    }
+    cut = machine.logical.items()
+    return {machine.gpus.index(g): [p.memory_limit for p in parts] for g, parts in cut}
 
 
 CUT = [4096] * 2
