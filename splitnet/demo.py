@@ -20,9 +20,7 @@ import splitnet as sn
 ENOUGH = 0.94
 BATCH = 256
 
-_NOT_SHOWN = (
-    "\nCPU devices stood in for GPUs: speed, memory and GPU kernels are estimates.\n"
-)
+_NOT_SHOWN = "\nCPU devices stood in for GPUs: speed and memory are estimates.\n"
 
 
 @dataclass(frozen=True)

@@ -162,10 +162,8 @@ class _Comparison:
                     self._add(ASPECTS[one.kind], part, planned, one.device, text)
         moved, rows = self._compare_copies(), []
         for name, device in self.plan.device_of.items():
-            its = {
-                aspect: " + ".join(dict.fromkeys(self.where[name, what]))
-                for what, aspect in ASPECTS.items()
-            }
+            at = {a: dict.fromkeys(self.where[name, w]) for w, a in ASPECTS.items()}
+            its = {aspect: " + ".join(devices) for aspect, devices in at.items()}
             ops = sum(len(self.where[name, phase]) for phase in PHASES)
             rows.append(Row(name, device, **its, ops=ops))
         found = tuple(rows), tuple(self.findings), moved, tuple(self.notes)

@@ -28,10 +28,8 @@ Width = Annotated[int, Meta(ge=1, le=10_000)]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SIGNS = {"ge": ">=", "le": "<=", "lt": "<"}
-_PLAIN: dict[Any, Any] = {
-    int: Annotated[int, Meta(ge=-(2**60), le=2**60)],
-    float: Annotated[float, Meta(ge=-1e30, le=1e30)],
-}
+_PLAIN: dict[Any, Any] = {int: Annotated[int, Meta(ge=-(2**60), le=2**60)]}
+_PLAIN[float] = Annotated[float, Meta(ge=-1e30, le=1e30)]
 _BY_MSGSPEC = (str, bool, NoneType, list, tuple, dict, Sequence, Mapping, *_PLAIN)
 
 

@@ -22,10 +22,8 @@ from splitnet.core.serialization import load_file
 
 _ORIGINS = ("default", "file", "environment", "code")
 # Variables of splitnet that are no settings; the second line is of a job's hosts.
-_OTHER_VARIABLES = (
-    "CONFIG CLUSTER WORKLOADS ALLOW_REMOTE CLIENT GPUS_PER_HOST GPU_PRESET "
-    "PORT SERVICE STATEFUL_SET WORKERS"
-)
+_OTHER_VARIABLES = "CONFIG CLUSTER WORKLOADS ALLOW_REMOTE"
+_OTHER_VARIABLES += " CLIENT GPUS_PER_HOST GPU_PRESET PORT SERVICE STATEFUL_SET WORKERS"
 _Gpus = tuple[Count, ...]
 _Bytes = Annotated[int, Meta(ge=2**20)]
 _Share = Annotated[float, Meta(ge=0.001, le=1)]
@@ -46,10 +44,8 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
 """Runtime settings: the type of a value, and what it means."""
 
 # Pairs that cannot both be: TensorFlow refuses them with a bare ValueError.
-_CLASHES = [
-    *product(["memory_growth"], ["memory_limit", "memory_fraction", "logical_gpus"]),
-    ("memory_limit", "memory_fraction"),
-]
+_LIMITS = "memory_limit", "memory_fraction"
+_CLASHES = [*product(["memory_growth"], [*_LIMITS, "logical_gpus"]), _LIMITS]
 
 
 @dataclass(frozen=True, slots=True)

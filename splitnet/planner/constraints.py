@@ -143,10 +143,8 @@ def resolve(
     apart: list[dict[int, None]] = [{} for _ in members]
     for a, b in ((number[p.name], number[q]) for p in graph.parts for q in p.apart):
         apart[a][b] = apart[b][a] = None
-    return [
-        Group(parts, in_all([allowed[p] for p in parts if p in allowed]), tuple(those))
-        for parts, those in zip(members, apart)
-    ]
+    common = (in_all([allowed[p] for p in its if p in allowed]) for its in members)
+    return [Group(p, on, tuple(a)) for p, on, a in zip(members, common, apart)]
 
 
 def with_pins(graph: Graph, pins: Pins | None) -> Graph:

@@ -340,11 +340,9 @@ def reasons_of(found: Found) -> dict[str, str]:
             taken = {here, *(device_of[groups[j].parts[0]] for j in group.apart)}
             unused = [d for d in group.allowed if d not in device_of.values()]
             taken |= {*unused} - {*evaluator.unlike(unused)}  # equals of one of them
-            others = {
-                name: evaluator.evaluate(device_of | dict.fromkeys(group.parts, name))
-                for name in group.allowed
-                if name not in taken
-            }
+            free = (name for name in group.allowed if name not in taken)
+            at = {name: device_of | dict.fromkeys(group.parts, name) for name in free}
+            others = {name: evaluator.evaluate(there) for name, there in at.items()}
             full, judged = better in others and not others[better].fits, others.values()
             if not full and any(one.fits and one.value <= same for one in judged):
                 reason = "tie"

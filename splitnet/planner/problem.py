@@ -251,10 +251,8 @@ def equivalent_devices(problem: Problem) -> list[int]:
 def single_devices(problem: Problem) -> list[Ints]:
     """Everything on one device, as far as it may be there, for every sort of device."""
     allowed, sorts = problem.graph.allowed, equivalent_devices(problem)
-    return [
-        np.where(allowed[:, device], device, allowed.argmax(axis=1))
-        for device in (sorts.index(sort) for sort in dict.fromkeys(sorts))
-    ]
+    devices = map(sorts.index, dict.fromkeys(sorts))
+    return [np.where(allowed[:, d], d, allowed.argmax(axis=1)) for d in devices]
 
 
 def in_calls(graph: Graph) -> Graph:
@@ -303,11 +301,8 @@ def functions_called(graph: Graph, step: StepGraph, where: Sequence[Hashable]) -
     The graph has a part per call, the step a unit. A function has calls of one request.
     """
     key = request_keys(graph)
-    pieces = [
-        tuple(piece)
-        for function in functions_of(step, where)
-        for _, piece in groupby(function, key=key.__getitem__)
-    ]
+    runs = (groupby(its, key=key.__getitem__) for its in functions_of(step, where))
+    pieces = [tuple(piece) for run in runs for _, piece in run]
     pairs = ((edge.source, reader) for edge in step.edges for reader in edge.readers)
     order = condensed(unit_of_call(pieces), pairs)
     running = nx.lexicographical_topological_sort(order, key=lambda i: pieces[i][0])

@@ -152,12 +152,9 @@ def device_of_split(split: object) -> dict[str, str]:
     {'3': 'gpu:0', '1': 'gpu:0', '2': 'cpu:0'}
     """
     found = decode(split, _Split, "split")
-    placed = [
-        (str(node), f"{kind}:{number}")
-        for kind, rows in (("gpu", found.fpgas), ("cpu", found.cpus))
-        for number, row in enumerate(rows)
-        for node in row.nodes
-    ]
+    kinds = ("gpu", found.fpgas), ("cpu", found.cpus)
+    rows = ((f"{kind}:{n}", row) for kind, its in kinds for n, row in enumerate(its))
+    placed = [(str(node), device) for device, row in rows for node in row.nodes]
     if twice := repeated(node for node, _ in placed):
         raise PlanFileError(f"the split places nodes twice: {', '.join(twice)}.")
     return dict(placed)

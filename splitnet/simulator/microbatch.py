@@ -105,11 +105,8 @@ def recomputed_parts(
 ) -> frozenset[str]:
     """The parts that run forward again in their backward pass; towers never do."""
     never = ("tower", "weights", "input")
-    return frozenset(
-        part
-        for part, device in device_of.items()
-        if device in execution.recompute and graph.part[part].kind not in never
-    )
+    again = (part for part, on in device_of.items() if on in execution.recompute)
+    return frozenset(part for part in again if graph.part[part].kind not in never)
 
 
 def runs_of(
@@ -135,11 +132,8 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
     n = step.count // count
     first = (edge for edge in step.edges if edge.source < n)
     units = condensed(range(n), ((e.source, r) for e in first for r in e.readers))
-    stages = {
-        unit: pipeline.stage_of[part]
-        for unit, part in enumerate(step.parts[:n])
-        if part in pipeline.stage_of
-    }
+    parts, stage_of = enumerate(step.parts[:n]), pipeline.stage_of
+    stages = {unit: stage_of[part] for unit, part in parts if part in stage_of}
     waits, assumed = list[tuple[int, int]](), list[tuple[int, int]]()
     for number, run in runs_of(units, stages):
         begin = sorted(u for u in run if not run.in_degree(u))

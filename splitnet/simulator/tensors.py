@@ -189,11 +189,8 @@ def _outputs(
     Those that no call reads, or that leave the model, leave their unit; the loss reads
     them again in the backward pass. Shares of the batch are cut where the whole is.
     """
-    towers = {
-        tower_part(name, i): (one, i)
-        for name, one in graph.towers.items()
-        for i in range(one.count)
-    }
+    each = ((n, one, i) for n, one in graph.towers.items() for i in range(one.count))
+    towers = {tower_part(name, i): (one, i) for name, one, i in each}
     keys: list[_Key] = []
     outputs, cut = dict[_Key, _Output](), dict[_Key, _Output]()
     for tensor in graph.tensors:

@@ -8,16 +8,12 @@ from operator import attrgetter
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds, percent
 from splitnet.core.graph import Shape, grouped
-from splitnet.core.plan import Fallback, Plan, value_text
+from splitnet.core.plan import OBJECTIVES, Fallback, Plan, value_text
 from splitnet.core.timeline import PHASES, Timeline
 from splitnet.view.style import counted
 
 _MOST_ALONE = 8  # with more devices, equivalent ones are drawn together
-_GOAL = {
-    "latency": "shortest step",
-    "throughput": "highest throughput",
-    "memory": "smallest memory peak",
-}
+_GOALS = "shortest step", "highest throughput", "smallest memory peak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +142,8 @@ def bottleneck_text(plan: Plan) -> str:
 
 def algorithm_text(plan: Plan) -> str:
     """Say what the planner optimised and which algorithm found the plan."""
-    said = f"{_GOAL[plan.objective]}, found by {plan.strategy.replace('_', ' ')}"
+    goal = _GOALS[OBJECTIVES.index(plan.objective)]
+    said = f"{goal}, found by {plan.strategy.replace('_', ' ')}"
     if plan.strategy == "given":
         said = "placement given by the user"
     return f"{said}; runs {plan.execution}" if str(plan.execution) else said

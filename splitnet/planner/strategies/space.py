@@ -141,11 +141,9 @@ def stages(judge: Evaluator, groups: Groups, names: Sequence[str]) -> Iterator[P
         after[edge.source] |= dict.fromkeys(edge.readers)
     number = {part: i for i, one in enumerate(groups) for part in one.parts}
     group = [number[part] for part in step.parts]  # of each unit
-    line = [
-        i
-        for i in dict.fromkeys(group[unit] for unit in running_order(after))
-        if {graph.part[part].kind for part in groups[i].parts} != {"input"}
-    ]
+    order = dict.fromkeys(group[unit] for unit in running_order(after))
+    kinds = {i: {graph.part[part].kind for part in groups[i].parts} for i in order}
+    line = [i for i in order if kinds[i] != {"input"}]
     if len(line) < 2:
         return
     workers = names[: len(line)]
@@ -220,14 +218,10 @@ def towers_of_a_part(
 
 def _lasting_bytes(graph: Graph, group: Group) -> int:
     """Bytes of a group's weights; 0 if more bytes of tensors cross its ends."""
-    parts = set(group.parts)
-    names = {n for part in parts for call in graph.calls_of[part] for n in call.weights}
-    crossing = {
-        (tensor.source, tensor.index): tensor.bytes
-        for tensor in graph.tensors
-        if (graph.call[tensor.source].part in parts)
-        != (graph.call[tensor.target].part in parts)
-    }
+    calls = {call.name: call for part in group.parts for call in graph.calls_of[part]}
+    names = {name for call in calls.values() for name in call.weights}
+    ends = (t for t in graph.tensors if (t.source in calls) != (t.target in calls))
+    crossing = {(t.source, t.index): t.bytes for t in ends}
     size = sum(graph.weight[name].bytes for name in names)
     return size if size > sum(crossing.values()) else 0
 
@@ -238,11 +232,8 @@ def towers_of_stages(
     """Stages on the first devices, copied to the other ones."""
     index = {device: i for i, device in enumerate(devices[0])}
     for one, device_of in stages(evaluator, groups, devices[0]):
-        parts = {
-            part.name: index[device_of[part.name]]
-            for part in one.graph.parts
-            if part.kind != "input" and device_of[part.name] in index
-        }
+        own = (part.name for part in one.graph.parts if part.kind != "input")
+        parts = {name: index[at] for name in own if (at := device_of[name]) in index}
         yield from _copied(one, device_of, parts, devices, home)
 
 
@@ -268,10 +259,8 @@ def _copied(
     norms = (c.kind == "BatchNormalization" or sees_batch(c) for c in graph.calls)
     norm = BATCH_NORMS[any(norms)]
     homes = {name: home or on[0][i] for name, i in index.items()}
-    towers = {
-        name: Towers(tuple((row[i],) for row in on), (homes[name],), norm)
-        for name, i in index.items()
-    }
+    rows = {name: tuple((row[i],) for row in on) for name, i in index.items()}
+    towers = {name: Towers(its, (homes[name],), norm) for name, its in rows.items()}
     sizes = {*replication.batch_shares(graph.batch, len(on)), 1} - {0}
     made = replication.expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}

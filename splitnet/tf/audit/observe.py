@@ -148,11 +148,8 @@ def _judged(
     names = partition_graphs.Names(plan, placed, getattr(model, "optimizer", None))
     microbatches = placed.pipeline.microbatches if training else 1
     shares = batch_shares(batch, microbatches)
-    steps = [
-        partition_graphs.ExecutedStep(nodes, graphs, names, shares)
-        for nodes in functions
-        if any("sn_" in node.name for node in nodes)
-    ]
+    ran = (nodes for nodes in functions if any("sn_" in node.name for node in nodes))
+    steps = [partition_graphs.ExecutedStep(n, graphs, names, shares) for n in ran]
     held = [("variable", one, name) for one, name in names.variables.values()]
     for optimizer in all_optimizers(model.optimizer) if training else ():
         known = ((s, names.variables.get(id(v))) for s, v in slots_of(optimizer))

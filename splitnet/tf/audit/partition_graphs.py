@@ -58,11 +58,9 @@ class Names:
         self._optimizers = tuple(f"/{one.name}/" for one in all_optimizers(optimizer))
         self._device = {canonical(d.target): d.name for d in placed.plan.cluster}
         self.part_of: Mapping[str | None, str] = placed.part_of
-        self._tower = {
-            tower_part(name, number): (one.count, number)
-            for name, one in plan.graph.towers.items()
-            for number in range(one.count)
-        }
+        counts = ((name, one.count) for name, one in plan.graph.towers.items())
+        each = ((name, count, i) for name, count in counts for i in range(count))
+        self._tower = {tower_part(name, i): (count, i) for name, count, i in each}
         self.target_of = placed.target_of
         self.variables: dict[int, tuple[Any, str]] = {}  # id -> variable, plan's name
         planned = {id(variable): name for name, variable in placed.variables.items()}
@@ -245,10 +243,8 @@ def unneeded_parts(graphs: Iterable[Any], names: Names) -> tuple[str, ...]:
 def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
     """Tensors of more than one element that crossed devices, with kind and bytes."""
     for node, readers in step.sent:
-        source, target = (
-            step.names.device(node.attr[key].s.decode())
-            for key in ("send_device", "recv_device")
-        )
+        ends = (node.attr[key].s.decode() for key in ("send_device", "recv_device"))
+        source, target = map(step.names.device, ends)
         [tensor], dtype = node.inputs, tf.as_dtype(node.attr["T"].type)
         producer, name = step.maker(tensor), _PREFIX.sub("", tensor)
         ahead = [*walk(readers, lambda one: one.readers if one.op in _PASSING else [])]

@@ -228,7 +228,8 @@ def move_values(devices: Iterable[tuple[Any, str]]) -> bool:
     for model in models if moved else ():
         steps = {f"{name}_function" for name in ("train", "test", "predict")}
         if any(map(vars(model).get, steps)):  # else it may be half made
-            own = [*variables_of(model), *getattr(model.optimizer, "variables", ())]
+            trainer = getattr(model, "optimizer", None)  # once it is compiled
+            own = [*variables_of(model), *getattr(trainer, "variables", ())]
             if not moved.isdisjoint(map(id, own)):
                 vars(model).update(dict.fromkeys(steps))
     return bool(moved)

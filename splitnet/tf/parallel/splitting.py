@@ -134,12 +134,10 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
 
 
 def _sites(blueprint: Blueprint, name: str) -> list[Site]:
-    return [
-        site
-        for site in blueprint.sites
-        if isinstance(site.node.operation, keras.layers.Layer)
-        if site.node.operation.name == name and not getattr(site.node, "path", "")
-    ]
+    own = (site for site in blueprint.sites if not getattr(site.node, "path", ""))
+    its = ((site, site.node.operation) for site in own)
+    kind = keras.layers.Layer
+    return [site for site, one in its if isinstance(one, kind) and one.name == name]
 
 
 class _Cutter(Cloner):

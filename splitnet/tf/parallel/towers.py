@@ -149,11 +149,9 @@ class TowerRunner:
             if theirs := next(filter(None, map(self._feeding, reads)), None):
                 return known.setdefault(join, known[theirs.join])
             # Where the tensor is: elsewhere all of it would cross for its shape.
-            split = [
-                (run.value(old), self.placed.key_of[id(keras_api.producer(old))])
-                for old in reads
-                if is_split(old)
-            ]
+            given = [old for old in reads if is_split(old)]
+            keys = (self.placed.key_of[id(keras_api.producer(old))] for old in given)
+            split = [*zip(map(run.value, given), keys)]
             others = ((v, join) for v in run.tensors.values() if v is not None)
             batched, key = split[0] if split else next(others)
             with tf.device(self._on(key)):

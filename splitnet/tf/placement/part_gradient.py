@@ -69,12 +69,9 @@ def part_gradient(
     outputs = [one for one in graph.outputs if one is not None]
     # What no weight leads to, such as data that is handed on, sends no gradient back.
     sources = {graph.inputs[i].op for i in wanted}
-    flows = [
-        number
-        for number, one in enumerate(outputs)
-        if one.dtype.is_floating or one.dtype.is_complex
-        if sources & tf_api.ancestors([one.op])
-    ]
+    kinds = enumerate(one.dtype for one in outputs)
+    smooth = [number for number, t in kinds if t.is_floating or t.is_complex]
+    flows = [n for n in smooth if sources & tf_api.ancestors([outputs[n].op])]
     # Not on the device of the call: TensorFlow would write it into the function.
     with graph.as_default(), tf.device(None), tf.name_scope("gradients"):
         ends, starts = [outputs[i] for i in flows], [graph.inputs[i] for i in wanted]

@@ -42,11 +42,8 @@ def planned_here(plan: Plan) -> Plan:
         return replace(plan, cluster=replace(plan.cluster, devices=same))
     cluster = replace(plan.cluster, devices=tuple(found.values()))
     made = relocate(plan, cluster.without(*missing))
-    moved = [
-        f"{part} ({device} -> {made.device_of[part]})"
-        for part, device in plan.device_of.items()
-        if made.device_of[part] != device
-    ]
+    both = ((part, old, made.device_of[part]) for part, old in plan.device_of.items())
+    moved = [f"{part} ({old} -> {new})" for part, old, new in both if new != old]
     lost = f"not on this machine: {', '.join(n for n in missing if n in used)}"
     some = f"{len(moved)} of {len(plan.placements)} parts of {plan.graph.name!r}"
     run = f"run elsewhere than planned: {', '.join(moved)}"

@@ -99,10 +99,8 @@ def cost_of(
     # Inside a layer of layers, a product's input comes from another layer.
     inside = keras_api.sublayers(operation) or [operation]
     trained = bool(getattr(operation, "trainable_weights", None))
-    factors = sum(
-        wants and (one.dtype.is_floating or one.dtype.is_complex)
-        for one, wants in zip(inputs, needed)
-    )
+    flows = (one.dtype.is_floating or one.dtype.is_complex for one in inputs)
+    factors = sum(flow and wants for flow, wants in zip(flows, needed))
     factors += trained + (trained and len(inside) > 1)
     strings = any(one.dtype == tf.string for one in (*inputs, *outputs))
     return replace(

@@ -81,10 +81,8 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
 
     def priced(batch: int) -> Graph:
         known, other = sized(blueprint, batch), sized(blueprint, batch + 1)
-        works = [
-            cost_of(site.node, batch, text, wanted, training=training)
-            for site, text, wanted in zip(known.sites, settings, needed)
-        ]
+        given = zip(known.sites, settings, needed)
+        works = [cost_of(s.node, batch, *its, training=training) for s, *its in given]
         if not fixed:
             works = [*map(_with_fixed_outputs, works, known.sites, other.sites)]
         return _structure_of(known, batch, settings, works)
@@ -125,12 +123,8 @@ def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
     """A fault for each input or output of towers that cannot be split by samples."""
     wheres = {part.name: part.where for part in blueprint.parts}
     makers = {id(t): site.part for site in blueprint.sites for t in site.node.outputs}
-    crossing = {
-        (id(tensor), site.part)
-        for site in blueprint.sites
-        for tensor in site.node.input_tensors
-        if makers[id(tensor)] != site.part
-    }
+    read = ((id(t), s.part) for s in blueprint.sites for t in s.node.input_tensors)
+    crossing = {(tensor, part) for tensor, part in read if makers[tensor] != part}
     counts = {part: towers.count for part, towers in blueprint.towers.items()}
     leaving = {id(tensor) for tensor in blueprint.flow.outputs}
     leaving |= {t for t, by in crossing if counts.get(by) != counts.get(makers[t])}
@@ -286,10 +280,8 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> tuple[Site, ...]:
         told = [*faults[:_SAID], *more] or ["its calls are connected otherwise"]
         fault = f"the plan of {graph.name!r} was not made from model {blueprint.name!r}"
         raise DeclarationError(f"{fault}: plan it, or emit what was planned.", told)
-    return tuple(
-        Site(call.name, call.part, site.node)
-        for call, site in zip(calls, blueprint.sites, strict=True)
-    )
+    pairs = zip(calls, blueprint.sites, strict=True)
+    return tuple(Site(call.name, call.part, site.node) for call, site in pairs)
 
 
 def _described(

@@ -270,11 +270,8 @@ def _saved(
         read.pop(id(tensor), None)
     first = {id(_root(t)): i for i, t in reversed([*enumerate(results)])}
     outputs = tuple(sorted(i for key, i in first.items() if key in read))
-    inner = [
-        tensor
-        for key, tensor in read.items()
-        if key not in first and id(tensor.op) in before and tensor.op.type != "Const"
-    ]
+    rest = (tensor for key, tensor in read.items() if key not in first)
+    inner = [t for t in rest if id(t.op) in before and t.op.type != "Const"]
     return inputs, outputs, inner
 
 

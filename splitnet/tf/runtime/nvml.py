@@ -58,16 +58,14 @@ def _details(pynvml: Any, index: int, handles: list[Any]) -> Details:
 
     memory, busy = told("MemoryInfo"), told("UtilizationRates")
     kind = 0  # read; pynvml 13 has its constant in a tuple
+    running = told("ComputeRunningProcesses") or ()
     reached = [told("P2PStatus", peer, kind) == 0 for peer in handles]
     return Details(
         model=told("Name"),
         memory_bytes=int(memory.total),
         free_bytes=int(memory.free),
         busy=None if busy is None else busy.gpu / 100,
-        used_by=tuple(
-            (one.pid, int(one.usedGpuMemory or 0))
-            for one in told("ComputeRunningProcesses") or ()
-        ),
+        used_by=tuple((one.pid, int(one.usedGpuMemory or 0)) for one in running),
         links=tuple(i for i, near in enumerate(reached) if near and i != index),
         index=index,
         uuid=told("UUID"),

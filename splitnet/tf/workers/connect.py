@@ -455,10 +455,7 @@ def _cluster(client: str, workers: Sequence[str], env: Mapping[str, str]) -> Clu
     kinds = ["cpu:0", *(f"gpu:{number}" for number in range(int(count)))]
     names = ("cpu:0", *(f"{job}/{kind}" for job in jobs for kind in kinds))
     made = Cluster.of(*names, preset=preset if int(count) else None)
-    links = [
-        replace(made.links[0], source=one.name, target=other.name)
-        for one, other in permutations(made, 2)
-        if one.host == other.host
-    ]
+    inside = ((a, b) for a, b in permutations(made, 2) if a.host == b.host)
+    links = [replace(made.links[0], source=a.name, target=b.name) for a, b in inside]
     hosts = tuple(map(Host, [CLIENT, *jobs], [client, *workers]))
     return replace(made, links=(*links, _BETWEEN_HOSTS), hosts=hosts)
