@@ -207,11 +207,13 @@ class _Refusal:
 
     def _headline(self) -> str:
         culprit, full, name = self.culprit, self.full, self._name(self.culprit)
-        what, allowed = f"{self.graph.part[name].kind} {name!r}", culprit.allowed
+        kind, allowed = self.graph.part[name].kind, culprit.allowed
+        what = f"{kind} {name!r}"
         if len(culprit.parts) > 1:
             what += f" (with {len(culprit.parts) - 1} near it)"
         if len(allowed) == 1:
-            where = "is declared" if name in self.pinned else "must be"
+            chosen = " or the strategy put it" * (kind not in ("branch", "merge"))
+            where = f"is declared{chosen}" if name in self.pinned else "must be"
             return f"{what} does not fit on {full}, where it {where}."
         if self.need[culprit] > max(self.cluster[d].memory_bytes for d in allowed):
             names = ", ".join(allowed)

@@ -43,6 +43,7 @@ NO_TIME = {"time_limit": 0.0}
 LISTS = {"pins": {"*": ["gpu:0", "gpu:1"]}}
 ALL_ON_ONE = {f"c{i}": "gpu:0" for i in range(8)}
 APART = altered(chain(3), "parts", "c1", apart=("c0",))
+SLICE = altered(chain(1), "parts", "c0", kind="slice")
 ZIGZAG = altered(APART, "parts", "c2", apart=("c1",))
 ALL_APART = altered(APART, "parts", "c2", apart=("c0", "c1"))
 
@@ -92,6 +93,7 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
         (APART, {}, "2 MiB", "3 MiB", "does not fit on any device it may use"),
         (wide(3), {}, "8 MiB", "8 MiB", "do not fit together"),
         (chain(2), {"*": "gpu"}, "3 MiB", "9 GiB", "6.00 MiB on gpu:0, gpu:1\n"),
+        (SLICE, {"*": "gpu:0"}, "3 MiB", "9 GiB", "declared or the strategy put it."),
     ],
 )
 def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said):
