@@ -343,12 +343,16 @@ def _make(model: Any, name: str, make: Any, *args: Any, **kwargs: Any) -> Any:
 
         @functools.wraps(run)
         def waiting(*args: Any, **kwargs: Any) -> Any:
-            wait()
             try:
+                wait()
                 return run(*args, **kwargs)
             except Exception as error:  # whatever fails is raised again
                 if type(error).__name__ == "CancelledError":
                     error.add_note(_CAUSE)
+                about = model in _plans and _is_about_workers(error)
+                for connection in _joined if about else ():
+                    for lost in (connection._lost or connection._unwell()).values():
+                        error.add_note(f"{lost}.")
                 raise
 
         vars(waiting)["_waits"] = True

@@ -163,8 +163,8 @@ def test_workers_of_a_program_that_does_not_stop_them_leave_no_files():
     assert not Path(told.stdout.strip()).exists()
 
 
-def test_failures_without_a_lost_worker_say_so():
-    """An operation may have failed, or all may be lost."""
+def test_failures_name_lost_workers_or_say_what_else_failed(monkeypatch):
+    """An operation may have failed, another system, or all workers may be lost."""
     with pytest.raises(WorkerError, match="(?s)once it is back; plan .*unreachable"):
         connect.Connection(BOX, 0).check(ask=True)
     connection = connect.Connection(Cluster.of("cpu"), 0)
@@ -175,6 +175,14 @@ def test_failures_without_a_lost_worker_say_so():
     with pytest.raises(tf.errors.CancelledError) as caught, connection:
         step()
     assert "first warnings on standard error" in caught.value.__notes__[0]
+    gone = tf.errors.UnavailableError(None, None, "Socket closed")
+    model = Mock(run=Mock([], side_effect=gone))
+    monkeypatch.setattr(connect, "_plans", {model: None})
+    step = connect._make(model, "run", Mock())
+    monkeypatch.setattr(connect, "_joined", [connect.Connection(BOX, 0)])
+    with pytest.raises(tf.errors.UnavailableError) as caught:
+        step()
+    assert caught.value.__notes__ == ["worker:0 (127.0.0.1:20002) is unreachable."]
 
 
 def test_an_operation_that_failed_before_is_warned_of(monkeypatch):
