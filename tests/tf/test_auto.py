@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import keras
+import numpy as np
 import pytest
 from keras import layers, ops
 
@@ -18,6 +19,7 @@ BATCH, WIDTH = 8, 6
 X, Y = numbers(WIDTH, count=BATCH), numbers(2, seed=1, count=BATCH)
 WORDS = words(5, 30)[:BATCH]
 BOTH = [X, WORDS]
+TEXTS = np.array(["a b", "c", "", "a b c", "c c", "b", "a", "b c a b"])
 
 
 def model(rows=30, width=WIDTH):
@@ -106,6 +108,14 @@ def wide_attention():
     return keras.Model(ids, layers.Dense(2)(y))
 
 
+def wide_text():
+    """A wide table of words, behind texts of any length."""
+    text = keras.Input((), dtype="string")
+    ids = layers.TextVectorization(vocabulary=list("abc"))(text)
+    y = layers.LSTM(3)(layers.Embedding(4000, 64, mask_zero=True, name="wide")(ids))
+    return keras.Model(text, layers.Dense(2)(y))
+
+
 def wide_net():
     """A net with a wide layer in the middle of a branch's body."""
     net = sn.Net("net")
@@ -132,6 +142,7 @@ CUT = {"split": {"wide": 3}, "microbatches": 2}
     [
         (wide_attention, WORDS, {**CUT, "recompute": True, "towers": 1}),
         (wide_net, X, {**CUT, "towers": 2}),
+        (wide_text, TEXTS, {"split": {"wide": 3}, "microbatches": 1}),
         (lambda: build, BOTH, {"towers": 2, "microbatches": 1}),
     ],
 )

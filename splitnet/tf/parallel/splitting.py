@@ -20,6 +20,7 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import variables_of
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading import slices as slicing
+from splitnet.tf.reading.call_cost import size_of
 from splitnet.tf.reading.cloner import Cloner, functional, input_like
 from splitnet.tf.reading.flatten import Blueprint, Site, flow_of, named
 from splitnet.tf.reading.rebuild import compile_arguments
@@ -120,7 +121,7 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
             sort = (wholes.get(kind, kind), *call.output_shapes[0][1:])
             planned.setdefault(sort, []).append(name)
     for node in (site.node for site in sized(blueprint, graph.batch).sites):
-        sort = (type(node.operation).__name__, *node.outputs[0].shape[1:])
+        sort = (type(node.operation).__name__, *size_of(node.outputs[0], 1).shape[1:])
         here.setdefault(sort, []).append(node.operation.name)
     found = {}
     for sort, names in planned.items():
