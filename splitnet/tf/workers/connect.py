@@ -127,7 +127,7 @@ class Connection(AbstractContextManager["Connection"]):
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Raise a WorkerError that names a worker, if it is why the block failed."""
         if error is not None and _is_about_workers(error):
-            bad, self._lost = self._lost or self._unwell(), {}
+            bad, self._lost = self.lost(), {}
             if bad:
                 raise self._loss(bad, f" ({first_line(error)[:200]})") from error
 
@@ -135,6 +135,10 @@ class Connection(AbstractContextManager["Connection"]):
         """Refuse to go on while a worker is lost; `ask` all, or if one was silent."""
         if (ask or self._lost) and self._unwell():
             raise self._loss(self._lost)
+
+    def lost(self) -> dict[str, Health]:
+        """The workers that were found lost, by name; asks all if none was."""
+        return self._lost or self._unwell()
 
     def _unwell(self) -> dict[str, Health]:
         found = self.health(timeout_seconds=_LONG_SECONDS)
@@ -351,7 +355,7 @@ def _make(model: Any, name: str, make: Any, *args: Any, **kwargs: Any) -> Any:
                     error.add_note(_CAUSE)
                 about = model in _plans and _is_about_workers(error)
                 for connection in _joined if about else ():
-                    for lost in (connection._lost or connection._unwell()).values():
+                    for lost in connection.lost().values():
                         error.add_note(f"{lost}.")
                 raise
 
