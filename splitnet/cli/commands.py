@@ -274,7 +274,7 @@ def run(
         trace = error.__traceback__
         while trace and trace.tb_frame.f_code.co_filename != script:
             trace = trace.tb_next
-        sys.excepthook(type(error), error, trace)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
     return None
 

@@ -130,7 +130,7 @@ def test_two_jobs_of_one_half_share_a_card(machine, monkeypatch, cli):
     assert cli(f"{words} job.py --lr 0.1", 7).out == "__main__ job.py --lr 0.1\n"
     Path("lost.py").write_text("import warnings; warnings.warn('old')\nopen('no.csv')")
     with pytest.warns(UserWarning, match="old"):
-        assert 'File "lost.py", line 2' in cli(f"{words} lost.py", 1).err
+        assert 'last):\n  File "lost.py", line 2' in cli(f"{words} lost.py", 1).err
     assert limits(machine) == {0: [HALF]}
     assert os.environ["SPLITNET_MEMORY_FRACTION"] == "0.5"  # for child processes
 
