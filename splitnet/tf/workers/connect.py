@@ -208,14 +208,14 @@ def connect(
             file that `splitnet cluster up` names, in this order, and logs which.
         allow_remote: join although others can reach this machine: joining makes this
             program listen on every interface. `SPLITNET_ALLOW_REMOTE=1` says the same.
-        wait_seconds: how long workers may take until they answer; None allows 30 s,
-            and 10 minutes in a job of many hosts.
+        wait_seconds: how long workers may take until they answer and reach this
+            program; None allows 30 s, and 10 minutes in a job of many hosts.
         watch_seconds: how often to ask the workers for their state; connections to one
             that misses two requests are closed. 0: never.
 
     Raises:
-        ConfigError: too late, no address, the client's port in use, another version of
-            TensorFlow, or a network that is not private.
+        ConfigError: too late, no address, one that workers cannot reach, the client's
+            port in use, another version of TensorFlow, or an open network.
         WorkerError: workers that do not answer; all of them.
         DeviceError: the cluster file cannot be read.
     """
@@ -239,7 +239,8 @@ def connect(
         why = "TensorFlow can join one only. Start the program (or kernel) again"
         raise ConfigError(f"this program has joined another cluster; {why}.")
     listen(cluster, None if again else address[CLIENT], allow_remote=allow_remote)
-    _wait_for(workers, usual if wait_seconds is None else wait_seconds)
+    patience = usual if wait_seconds is None else wait_seconds
+    _wait_for(workers, patience)
     hide_remarks()
     with log_filter():
         import tensorflow as tf
@@ -252,7 +253,7 @@ def connect(
         else:
             own = {"job_name": "client", "task_index": 0, "protocol": "grpc"}
             tf.config.experimental_connect_to_cluster(spec, **own)
-    _check_workers(workers, address[CLIENT], tf)
+    _check_workers(workers, address[CLIENT], patience, tf)
     for old in _joined:
         old.close()
     _joined[:] = [Connection(cluster, watch_seconds)]
@@ -269,12 +270,15 @@ def _wait_for(workers: Sequence[Host], seconds: float) -> None:
         time.sleep(0.1)
 
 
-def _check_workers(workers: Sequence[Host], client: Host, tf: Any) -> None:
+def _check_workers(
+    workers: Sequence[Host], client: Host, seconds: float, tf: Any
+) -> None:
     """Read each worker's version of TensorFlow from its process name.
 
-    Workers get the name of the file from this program, by the client's address.
+    Workers get the name of the file from this program, by the client's address, which
+    a name server may know a little later.
     """
-    names = list[Any]()
+    names, deadline = list[Any](), time.monotonic() + seconds
 
     @tf.function(autograph=False)
     def read(path: Any) -> list[Any]:
@@ -285,11 +289,15 @@ def _check_workers(workers: Sequence[Host], client: Host, tf: Any) -> None:
         return found
 
     def ask() -> None:
-        with suppress(tf.errors.OpError):
-            names.extend(read(tf.constant("/proc/self/comm")))
+        while True:
+            with suppress(tf.errors.OpError):
+                names.extend(read(tf.constant("/proc/self/comm")))
+            if names or time.monotonic() > deadline:
+                return
+            time.sleep(0.1)
 
     (thread := threading.Thread(target=ask, daemon=True)).start()
-    thread.join(_LONG_SECONDS)
+    thread.join(max(seconds, _LONG_SECONDS))
     if not names:
         why = f"workers cannot reach this program at {client.address!r}"
         do = 'Give "client" in [hosts] an address that they reach, and start it again'

@@ -152,7 +152,7 @@ def test_connect_refuses_an_address_that_workers_do_not_reach(tmp_path):
         client, worker = cluster.hosts
         client = replace(client, address=client.address.replace("127.0.0.1", "nowhere"))
         cluster = replace(cluster, hosts=(client, worker))
-        answer["said"] = said(lambda: sn.connect(cluster))
+        answer["said"] = said(lambda: sn.connect(cluster, wait_seconds=1.0))
         """
     words = "ConfigError: workers cannot reach this program at 'nowhere:"
     assert story(code, tmp_path)["said"].startswith(words)
