@@ -29,7 +29,7 @@ _MOVED = ["moved_bytes", "fused_bytes"]
 _WORK = ["forward_flops", "backward_flops", "transfer_seconds", *_MOVED]
 
 
-@lru_cache(32)  # each strategy tried asks for a few, again and again
+@lru_cache(8)  # each strategy tried asks for a few, again and again
 def scaled_graph(graph: Graph, batch: int) -> Graph:
     """The graph for another batch: bytes of outputs and FLOPs grow in proportion.
 
