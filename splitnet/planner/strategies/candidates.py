@@ -136,7 +136,7 @@ def compared(
         chosen.row = replace(chosen.row, how=how)
     for one in made:
         if one.kind == "placement" and simple and simple.kind == "one device":
-            if one.seconds >= simple.seconds:  # nothing that is typed gives it
+            if one.seconds >= simple.seconds or not one.fits:  # no call gives it
                 continue
             one.row = replace(one.row, how="plan(source, cluster, cut_penalty=0)")
         if one.kind not in best:  # what is typed gives the simplest of its own
